@@ -58,11 +58,10 @@ def plan_arena(buffers: Sequence[Buffer]) -> Arena:
     """The smallest arena found, with a proved lower bound."""
     lives = tuple((buffer.aligned // ALIGNMENT, buffer.first, buffer.last) for buffer in buffers)
     offsets, bound = solve_offsets(lives)
-    height = max((offset + size for offset, (size, _, _) in zip(offsets, lives, strict=True)), default=0)
     return Arena(
         tuple(buffers),
         tuple(offset * ALIGNMENT for offset in offsets),
-        height * ALIGNMENT,
+        _height(lives, offsets) * ALIGNMENT,
         bound * ALIGNMENT,
         largest_live_set(lives) * ALIGNMENT,
     )

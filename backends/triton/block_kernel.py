@@ -31,7 +31,6 @@ from mirage_eg.backends.triton.byte_fields import (
     written_fields,
     written_places,
 )
-from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
 from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
@@ -45,7 +44,7 @@ from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
 from mirage_eg.backends.triton.storage import accumulates, is_widening, late_loads, needs_copy, reads_stored
-from mirage_eg.backends.triton.tiles import Tile, padding, zero_dims
+from mirage_eg.backends.triton.tiles import Tile, padding, real_dims, zero_dims
 from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
 from mirage_eg.ir.dtypes import DType
@@ -214,10 +213,7 @@ def _indent(lines: Sequence[str]) -> list[str]:
 
 def _write_body(writer: Writer, part: Part) -> None:
     graph = writer.graph
-    consumers: dict[int, list[Node]] = {value: [] for value in range(len(graph.types))}
-    for item in graph.nodes:
-        for operand in item.operands:
-            consumers[operand].append(item)
+    consumers = [[graph.nodes[place] for place in places] for places in graph.readers]
     loads, stores = iter(enumerate(part.inputs)), enumerate(part.outputs)
     fused: dict[int, DotPlan] = {}
     viewed, fields = viewed_loads(graph), fields_of_bytes(graph, writer.padded)

@@ -46,18 +46,18 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
         named = dict(zip(operands, pointers, strict=False))
         yield from _stored(it, ops_behind(file, kernel, laid, named, {"sums": partial(_spread, it)}), pointers[-1])
 
-    def whole(program: str, *pointers: str) -> list[str]:
+    def whole(*pointers: str) -> list[str]:
         sums = _sums(it, pointers[read.index(laid[x])], pointers[read.index(laid[w])])
-        return [*_places(it, program, it.tile_positions), *sums, *stored(read, pointers)]
+        return [*_places(it, it.tile_positions), *sums, *stored(read, pointers)]
 
-    def part(program: str, x: str, w: str, y: str) -> list[str]:
-        places = _places(it, program, it.tile_positions, it.parts)
+    def part(x: str, w: str, y: str) -> list[str]:
+        places = _places(it, it.tile_positions, it.parts)
         return [*places, *_sums(it, x, w), f"tl.store({_part(it, y)}, sums, mask={_is_stored(it)})"]
 
-    def added(program: str, *pointers: str) -> list[str]:
+    def added(*pointers: str) -> list[str]:
         parts = [f"sums = tl.zeros([{it.tile}, {_ADDED}], tl.float32)", f"for part in tl.static_range({it.parts}):"]
         parts.append(f"    sums += tl.load({_part(it, pointers[0])}, mask={_is_stored(it)}, other=0.0)")
-        return [*_places(it, program, _ADDED), *parts, *stored((parted, *behind), pointers)]
+        return [*_places(it, _ADDED), *parts, *stored((parted, *behind), pointers)]
 
     if it.parts == 1:
         launch = replace(launch, operands=tuple(read))
@@ -96,9 +96,8 @@ def _known(it: ImplicitProduct) -> str:
     return "" if it.filters % it.tile == 0 else f"(o < {it.filters})[:, None]"
 
 
-def _places(it: ImplicitProduct, number: str, positions: int, parts: int = 1) -> Iterator[str]:
+def _places(it: ImplicitProduct, positions: int, parts: int = 1) -> Iterator[str]:
     """The lines that find the filters o and positions i of a program: q are positions of a phase r."""
-    yield f"program = {number}"
     counts = [("tile", -(-it.filters // it.tile)), *_phases(it), ("group", it.groups)]
     for name, count in [("part", parts), *counts] if parts > 1 else counts:
         yield f"{name} = program % {count}"

@@ -7,7 +7,7 @@ against float64.
 import keyword
 import re
 import unicodedata
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from types import MappingProxyType
 
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
@@ -27,11 +27,11 @@ from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
 from mirage_eg.backends.triton.prepared_weights import NAMES, preparation_functions, values_kept, weights_read
-from mirage_eg.backends.triton.program_file import LoweredProgram, ProgramFile
+from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.scan import write_scan
 from mirage_eg.backends.triton.schedule import Schedule, Schedules, per_kernel
 from mirage_eg.backends.triton.self_check import write_main, write_reference
-from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.backends.triton.tiles import new_name
 from mirage_eg.backends.triton.top_k import write_top_k
 from mirage_eg.backends.triton.windows import write_pooling
 from mirage_eg.backends.triton.written_calls import (
@@ -60,7 +60,7 @@ from mirage_eg.ir.sizes import SizeArgument
 from mirage_eg.ir.written_inputs import with_marks_of, written_inputs
 
 # Names that the emitted file uses.
-_TABLES = (
+_TABLES = [
     "INPUTS",
     "BUFFERS",
     "ARENA",
@@ -73,7 +73,7 @@ _TABLES = (
     "CAUSAL",
     "SIZES",
     "WRITTEN",
-)
+]
 _FUNCTIONS = ("run", "launch", "allocate", "reference", "main", "layouts", "check", FUSED, ALIGNED, PRODUCT, ACTIVATED)
 _RESERVED = (*_TABLES, *_FUNCTIONS, *NAMES, *ATTENTION_NAMES, "torch", "triton", "tl", "X_ptr", FULL)
 _LOCALS = ("buffers", "arena", "name", "shape", "dtype", "strides", "device", "buffer", "getattr", "zip")  # of its functions
@@ -158,7 +158,7 @@ def memory_of(graph: Graph, *, program: Graph | None = None) -> Arena:
 
 
 def _written(
-    graph: Graph, program: Graph | None, schedule: Schedule | Schedules, sizes: Iterable[str] = (), share: bool = False
+    graph: Graph, program: Graph | None, schedule: Schedule | Schedules, sizes: Collection[str] = (), share: bool = False
 ) -> tuple[ProgramFile, list[str], list[str], str]:
     """The program file, the names of inputs and outputs, and the text of the returned values."""
     if program is not None and (program.input_types, program.output_types) != (graph.input_types, graph.output_types):
@@ -168,42 +168,27 @@ def _written(
         )
     named = program or graph
     graph = with_marks_of(with_direct_reshapes(graph), named)
-    lowered = _lowered(graph, schedule, tuple(sizes), share)
-    taken = {*_RESERVED, *_LOCALS, *helper_names(), *lowered.sizes, *(f"{name}_ptr" for name in lowered.sizes)}
-    inputs, outputs = (_new_names(taken, names) for names in (named.input_names, named.output_names))
-    file = ProgramFile(
-        lowered,
-        names=dict(zip(graph.input_values, inputs, strict=True)),
-        wanted={item.operands[0]: name for item, name in reversed([*zip(graph.outputs, outputs, strict=True)])},
-        taken=taken,
-        types=list(graph.types),
-        strides=list(lowered.placement.strides),
-    )
-    _write_launches(file)
-    return file, inputs, outputs, _returned(file)
-
-
-def _lowered(graph: Graph, schedule: Schedule | Schedules, sizes: tuple[str, ...], share: bool) -> LoweredProgram:
     launches, placement = launches_of(graph), placement_of(graph)
     blocks = [number for number, item in enumerate(graph.nodes) if item.op == "block"]
     prepared = frozenset(value for launch in launches.of_kind(LaunchKind.PREPARED) for value in launch.results)
-    return LoweredProgram(
+    taken = {*_RESERVED, *_LOCALS, *helper_names(), *sizes, *(f"{name}_ptr" for name in sizes)}
+    inputs, outputs = ([new_name(taken, identifier(it)) for it in names] for names in (named.input_names, named.output_names))
+    file = ProgramFile(
         graph,
         launches,
         placement,
         schedules=dict(zip(blocks, per_kernel(schedule, len(blocks)), strict=True)),
         prepared=prepared - placement.views.keys() - placement.joined.keys(),
-        sizes=sizes,
+        sizes=tuple(sizes),
         share=share,
+        names=dict(zip(graph.input_values, inputs, strict=True)),
+        wanted={item.operands[0]: name for item, name in reversed([*zip(graph.outputs, outputs, strict=True)])},
+        taken=taken,
+        types=list(graph.types),
+        strides=list(placement.strides),
     )
-
-
-def _new_names(taken: set[str], names: Iterable[str]) -> list[str]:
-    found = []
-    for name in names:
-        found.append(names_used(taken, identifier(name)))
-        taken.add(found[-1])
-    return found
+    _write_launches(file)
+    return file, inputs, outputs, _returned(file)
 
 
 def _types(types: Sequence[object]) -> str:
@@ -222,7 +207,7 @@ def _functions(
     buffers = [f"*(buffers or allocate({', '.join([f'{inputs[0]}.device', *sizes])}))"] if written else []
     computed = [f"*prepared({', '.join(file.names[value] for value in weights_read(file))})"] if file.prepares else []
     arguments = [*inputs, *computed, *buffers, *sizes, *(f"{name}={name}" for name in library)]
-    launches = file.lowered.launches
+    launches = file.launches
     taken = [f"    {name} = {inputs[size.input]}.shape[{size.dim}]" for name, size in sizes.items()]
     taken += [f"    check(({', '.join(inputs)},), {', '.join(sizes)})"] if sizes else []
     return "\n".join(
@@ -259,7 +244,7 @@ _IMPORT = "    import torch  # here, so that the kernels can be compiled without
 def _allocation(file: ProgramFile) -> list[str]:
     """The lines of `allocate`."""
     empty = "torch.empty_strided(shape, strides, dtype=getattr(torch, dtype), device=device)"
-    if not file.lowered.placement.gaps.isdisjoint(file.buffers):  # kernels write the gap behind the last row, too
+    if not file.placement.gaps.isdisjoint(file.buffers):  # kernels write the gap behind the last row, too
         elements = "max(1, 1, *(extent * stride for extent, stride in zip(shape, strides)))"
         empty = f"torch.empty({elements}, dtype=getattr(torch, dtype), device=device).as_strided(shape, strides)"
     table = f"layouts({', '.join(file.sizes)})[1]" if file.sizes else "BUFFERS"
@@ -285,7 +270,7 @@ def _header(graph: Graph, inputs: Sequence[str], outputs: Sequence[str]) -> str:
 
 def _write_launches(file: ProgramFile) -> None:
     """Write the body of `launch`, and what `prepare` computes."""
-    graph, launches = file.graph, file.lowered.launches
+    graph, launches = file.graph, file.launches
     write_conversions(file)
     for file.step, position in enumerate(launches.order):
         for operand in graph.nodes[position].operands:
@@ -323,7 +308,7 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
 
 def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     """Write the call of an op of the library, unless its value is stored in memory that is written already."""
-    views, joined = file.lowered.placement.views, file.lowered.placement.joined
+    views, joined = file.placement.views, file.placement.joined
     if value in summed_indices(file.graph):
         return
     if value in views:
@@ -355,7 +340,7 @@ def _returned(file: ProgramFile) -> str:
         file.escaping |= file.shown.get(value, frozenset())
         text = file.names[value]
         strides = item.get("strides")
-        if strides is None and value in file.lowered.placement.gaps:
+        if strides is None and value in file.placement.gaps:
             text = f"{text}.contiguous()"
         elif strides is not None and strides != file.strides[value]:
             text = f"{empty(file, value, strides, text)}.copy_({text})"

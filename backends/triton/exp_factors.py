@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import count
 from operator import mul
 
+from mirage_eg.backends.triton.tiles import real_dims
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, is_zero
 from mirage_eg.ir.op.elementwise import FACTORS, TERMS, power_of
@@ -64,11 +65,6 @@ def powers_of(graph: Graph, exponential: int) -> Powers:
         if degree:
             trace.degrees[values[0]], trace.origins[values[0]] = degree, origin
     return trace
-
-
-def real_dims(shape: Shape) -> list[int]:
-    """The dims of more than one element."""
-    return [dim for dim, extent in enumerate(shape) if extent > 1]
 
 
 def _degree(trace: Powers, item: Node) -> Fraction | None:

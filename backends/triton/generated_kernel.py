@@ -1,7 +1,7 @@
 """A generated kernel of library ops that reads tensors and writes others, in the file of an emitted program."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
@@ -14,14 +14,14 @@ def write_generated_kernel(
     file: ProgramFile,
     launch: Launch,
     programs: int,
-    body: Callable[..., Sequence[str]],
+    body: Callable[..., Iterable[str]],
     helpers: Sequence[str] = (),
     warps: int = WARPS,
     stages: int = STAGES,
 ) -> None:
     """Write a kernel of so many programs, and its launch.
 
-    `body` gives the lines of the kernel for the number of a program and the pointers of the operands and of the results.
+    `body` gives the lines of the kernel for the pointers of the operands and of the results.
     """
     tensors = (*launch.operands, *launch.results)
     for value in launch.results:
@@ -30,25 +30,28 @@ def write_generated_kernel(
             file.buffers.append(buffer)
     written = (f"y{number or ''}_ptr" for number in range(len(launch.results)))
     arguments = (*(f"x{number}_ptr" for number in range(len(launch.operands))), *written)
-    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in tensors)
-    offsets = (file.lowered.placement.offsets.get(it, 0) for it in tensors)
+    offsets = (file.placement.offsets.get(it, 0) for it in tensors)
     pointers = (f"{pointer} + {offset}" if offset else pointer for pointer, offset in zip(arguments, offsets, strict=True))
-    lines = body(f"tl.program_id(0){'.to(tl.int64)' if wide else ''}", *pointers)
     given = dict(zip(arguments, tensors, strict=True))
-    write_lines(file, programs, lines, given, file.names[launch.results[-1]], helpers, warps, stages)
+    write_lines(file, programs, body(*pointers), given, file.names[launch.results[-1]], helpers, warps, stages)
 
 
 def write_lines(
     file: ProgramFile,
     programs: int,
-    lines: Sequence[str],
+    body: Iterable[str],
     arguments: Mapping[str, int],
     name: str,
     helpers: Sequence[str] = (),
     warps: int = WARPS,
     stages: int = STAGES,
 ) -> None:
-    """Write a kernel of these lines, unless an equal one is written, and its launch; `arguments` has values by their names."""
+    """Write a kernel of these lines, unless an equal one is written, and its launch; `arguments` has values by their names.
+
+    The lines read the number of a program as `program`.
+    """
+    wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in arguments.values())
+    lines = [f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}", *body]
     sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
     types = (f"*{TRITON_TYPES[file.types[value].dtype]}" for value in arguments.values())
     signature, taken = (*types, *("i32" for _ in sizes)), (*arguments, *sizes)

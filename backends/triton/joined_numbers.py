@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
+from mirage_eg.backends.triton.tiles import real_dims
 from mirage_eg.backends.triton.writer import Writer, cast
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -39,11 +40,11 @@ class _Numbers:
 def place_of_numbers(graph: Graph, padded: Sequence[Shape], item: Node, value: int) -> int | None:
     """The place of the operand that has the last dim alone, while the other one has all but that; None if there is none."""
     shape = graph.types[value].shape
-    real = [dim for dim, extent in enumerate(shape) if extent > 1]
+    real = real_dims(shape)
     if len(item.operands) != 2 or len(real) < 2 or not shape[real[-1]] == padded[value][real[-1]] <= _MOST:
         return None
     shapes = [graph.types[operand].shape for operand in item.operands]
-    dims = [[dim + len(shape) - len(of) for dim, extent in enumerate(of) if extent > 1] for of in shapes]
+    dims = [[dim + len(shape) - len(of) for dim in real_dims(of)] for of in shapes]
     if sorted(dims, key=len, reverse=True) != [real[:-1], real[-1:]]:
         return None
     return int(dims[1] == real[-1:])
@@ -51,9 +52,7 @@ def place_of_numbers(graph: Graph, padded: Sequence[Shape], item: Node, value: i
 
 def joined_numbers(writer: Writer, value: int, names: Sequence[str], place: int, on: Callable[[str, str], str]) -> str:
     """The op `on` operands of these names as joins; the one at a `place` has the numbers."""
-    padded = [
-        padded for padded, extent in zip(writer.padded[value], writer.graph.types[value].shape, strict=True) if extent > 1
-    ]
+    padded = [writer.padded[value][dim] for dim in real_dims(writer.graph.types[value].shape)]
 
     def on_number(number: str) -> str:
         return on(*((names[0], number) if place else (number, names[1])))
@@ -66,8 +65,7 @@ def join_of(writer: Writer, value: int, parts: Sequence[str]) -> str:
     if len(parts) == 2:
         return f"tl.join({', '.join(parts)})"
     joined = ", ".join(join_of(writer, value, parts[first::2]) for first in (0, 1))
-    shape = writer.graph.types[value].shape
-    padded = [whole for whole, extent in zip(writer.padded[value], shape, strict=True) if extent > 1]
+    padded = [writer.padded[value][dim] for dim in real_dims(writer.graph.types[value].shape)]
     return f"tl.reshape(tl.join({joined}), {(*padded[:-1], len(parts))})"
 
 

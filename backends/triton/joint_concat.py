@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from mirage_eg.backends.launches.concatenation import summed_indices
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.views import reshaped_strides
-from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.copied_block import CopiedRows, StridedMemory, copied_block
 from mirage_eg.backends.triton.generated_kernel import write_lines
 from mirage_eg.backends.triton.program_file import ProgramFile
@@ -50,7 +49,7 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
 def write_conversions(file: ProgramFile) -> None:
     """Write the kernel that copies inputs channels last, before all others, and its launch."""
     pointers, copies = dict[int, str](), list[Copy]()
-    for number, value in enumerate(file.lowered.placement.converted):
+    for number, value in enumerate(file.placement.converted):
         kind = file.types[value]
         laid = file.converted[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = channels_last(kind.shape)
@@ -69,7 +68,7 @@ def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
         return False
     [source], graph, last = item.operands, file.graph, len(item["permutation"]) - 1
     row = graph.types[value].shape[-1] * graph.types[value].dtype.itemsize
-    base, offsets = graph.behind(source, RESHAPES), file.lowered.placement.offsets
+    base, offsets = graph.behind(source, RESHAPES), file.placement.offsets
     plain = all(file.strides[it] == row_major(graph.types[it].shape) and it not in offsets for it in (source, base))
     given = graph.node_of[base].op in ("input", "block") and plain
     if item["permutation"][-1] != last or row < SHORTEST_ROW or not given:
@@ -109,8 +108,12 @@ def write_row_major(file: ProgramFile, value: int, call: str) -> None:
 
 def _write(file: ProgramFile, copies: Sequence[Copy], pointers: Mapping[int, str], name: str) -> None:
     """Write a kernel with a branch for each copy, and its launch; `pointers` are the arguments of the values."""
-    wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in pointers)
-    write_lines(file, *_body(copies, wide), {pointer: value for value, pointer in pointers.items()}, name)
+    lines, first = list[str](), 0
+    for copy in copies:
+        programs, own = copied_block(*copy, f"(program - {first})")
+        lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
+        first += programs
+    write_lines(file, first, lines, {pointer: value for value, pointer in pointers.items()}, name)
 
 
 def _name_in_place(file: ProgramFile, value: int, given: int) -> None:
@@ -120,20 +123,9 @@ def _name_in_place(file: ProgramFile, value: int, given: int) -> None:
     file.name_alias(value, given)
 
 
-def _body(copies: Sequence[Copy], wide: bool) -> tuple[int, list[str]]:
-    """The number of programs, and the lines of the kernel: a branch for each copy."""
-    lines = [f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}"]
-    first = 0
-    for copy in copies:
-        programs, own = copied_block(*copy, f"(program - {first})")
-        lines += [f"{'el' if first else ''}if program < {first + programs}:", *(f"    {line}" for line in own)]
-        first += programs
-    return first, lines
-
-
 def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> Iterator[Copy]:
     """A copy for each operand of a concatenation, and for rows that are written in place."""
-    offsets = file.lowered.placement.offsets
+    offsets = file.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
         item, start = file.graph.nodes[position], 0
         if item.op in ROW_WRITES:
@@ -166,6 +158,6 @@ def _rows_of(file: ProgramFile, item: Node, result: int, pointers: Mapping[int, 
     memories = []
     for each in summed_indices(file.graph).get(index, (index,)):
         along = [sum(file.strides[each]) if place == dim else 0 for place in range(len(strides))]  # of no dim or one
-        memories.append(StridedMemory(pointers[each], along, file.lowered.placement.offsets.get(each, 0)))
+        memories.append(StridedMemory(pointers[each], along, file.placement.offsets.get(each, 0)))
     across = [0 if place == dim else step for place, step in enumerate(strides)]
     return StridedMemory(pointers[result], across, 0, CopiedRows(memories, strides[dim], file.types[whole].shape[dim]))

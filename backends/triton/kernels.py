@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.split_reduction import (
     row_maxima_of,
     with_row_maxima,
 )
-from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.backends.triton.tiles import new_name
 from mirage_eg.backends.triton.warps import written_warps
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -46,8 +46,7 @@ def named_by_place(part: Part) -> Part:
     taken = {name for name in names if not _NUMBERED.fullmatch(name)}
     for place, name in enumerate(names):
         if (numbered := _NUMBERED.fullmatch(name)) is not None:
-            names[name] = names_used(taken, f"t{place}{numbered[1]}")
-            taken.add(names[name])
+            names[name] = new_name(taken, f"t{place}{numbered[1]}")
     return renamed(part, names)
 
 
@@ -104,7 +103,7 @@ def _new_kernel(
     sizes = signature_of_sizes(kernel.sizes, kernel.sized_tiles, kernel.addresses_gain)
     signature = (*(f"*{TRITON_TYPES[dtype]}" for dtype in types), *sizes)
     file.add_kernel(kernel, signature, options, of_block=True)
-    if file.lowered.share:
+    if file.share:
         file.shared.setdefault(part.graph, []).append((part, kernel, options))
     return kernel, name_of
 
@@ -138,7 +137,7 @@ def _prepared(file: ProgramFile, launch: Launch) -> Block:
         raise UnsupportedError(f"node {number}: block: got a grid of {blocks} blocks; CUDA launches at most {_LARGEST_GRID}")
     for value in values:
         file.name_written(value)
-    schedule = file.lowered.schedules[number]
+    schedule = file.schedules[number]
     warps = schedule.num_warps or written_warps(inner, f"node {number}: block")
     inner, operands = with_row_maxima(inner, item.operands, file.row_maxima)
     inside = read_by_blocks(file.graph, values)

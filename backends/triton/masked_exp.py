@@ -8,7 +8,8 @@ other reasons (some of the values that it sums have another factor, or it subtra
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage_eg.backends.triton.exp_factors import Powers, real_dims
+from mirage_eg.backends.triton.exp_factors import Powers
+from mirage_eg.backends.triton.tiles import real_dims
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, Node, Phase
 from mirage_eg.ir.op.elementwise import PRODUCTS, QUOTIENTS, RECTIFIERS

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage_eg.backends.triton.storage import product_dtype
-from mirage_eg.backends.triton.tiles import DOT_EXTENT, MatmulForm, Tile, is_skinny, matmul_form
+from mirage_eg.backends.triton.tiles import DOT_EXTENT, MatmulForm, Tile, is_skinny, matmul_form, real_dims
 from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
@@ -88,7 +88,7 @@ def plan_dot(writer: Writer, item: Node, value: int) -> DotPlan:
     """Map a matmul to tl.dot: leading dims of the left operand alone count as rows; with leading dims of both it has three."""
     left, right = (writer.tiles[i] for i in item.operands)
     result = writer.graph.types[value]
-    tile_shape = tuple(extent for extent, real in zip(writer.padded[value], result.shape, strict=True) if real > 1)
+    tile_shape = tuple(writer.padded[value][dim] for dim in real_dims(result.shape))
     dtype, texts = product_dtype(writer.graph, item, result.dtype), []
     for tile, contracted in ((left, len(left.shape) - 1), (right, len(right.shape) - 2)):
         expression = tile.name

@@ -75,7 +75,7 @@ def add_loop_bounds(file: ProgramFile, block: Graph, operands: Sequence[int]) ->
     constants = [
         position
         for position, operand in enumerate(operands)
-        if file.names[operand] in held and operand not in file.lowered.placement.gathered
+        if file.names[operand] in held and operand not in file.placement.gathered
     ]
     skipped = skipped_iterations(in_order(block), constants)
     if skipped is None:
@@ -108,7 +108,7 @@ def _as_read(file: ProgramFile, value: int) -> str:
     name = file.names[value]
     if value in file.prepared or value in file.graph.input_values:
         return name
-    offset = file.lowered.placement.offsets[value]
+    offset = file.placement.offsets[value]
     return f"{name}.as_strided({file.types[value].shape}, {file.strides[value]}, {name}.storage_offset() + {offset})"
 
 

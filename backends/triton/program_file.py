@@ -5,17 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from mirage_eg.backends.launches.launch_graph import LaunchGraph
 from mirage_eg.backends.launches.placement import Placement
-from mirage_eg.backends.triton.addressing import Pointer, Rows
+from mirage_eg.backends.triton.addressing import Pointer, Rows, highest_offset
 from mirage_eg.backends.triton.arena import Arena, Buffer, plan_arena
 from mirage_eg.backends.triton.block_kernel import BlockKernel, Part
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.split_reduction import RowMaximum
-from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.backends.triton.tiles import new_name
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.shapes import Shape, row_major
-from mirage_eg.ir.sizes import most
 from mirage_eg.ir.weights import marked_weights
 from mirage_eg.ir.written_inputs import written_inputs
 
@@ -51,12 +50,13 @@ class Block:
     bounds: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LoweredProgram:
-    """What a program file is written from; `sizes`: names of the sizes that are chosen when it runs.
+@dataclass(slots=True)
+class ProgramFile:
+    """The file while it is being written: `types` and `strides` are those of all values, also of those that kernels add.
 
-    `schedules`: of each block graph, by its node. `prepared`: values of weights alone, which are computed once. `share`:
-    whether equal block graphs are one kernel.
+    `schedules`: of each block graph of the kernel graph `graph`, by its node. `prepared`: values of weights alone, which are
+    computed once. `sizes`: names of the sizes that are chosen when the program runs. `share`: whether equal block graphs are
+    one kernel.
     """
 
     graph: Graph
@@ -64,15 +64,8 @@ class LoweredProgram:
     placement: Placement
     schedules: Mapping[int, Schedule]
     prepared: frozenset[int]
-    sizes: tuple[str, ...] = ()
-    share: bool = False
-
-
-@dataclass(slots=True)
-class ProgramFile:
-    """The file while it is being written: `types` and `strides` are those of all values, also of those that kernels add."""
-
-    lowered: LoweredProgram
+    sizes: tuple[str, ...]
+    share: bool
     names: dict[int, str]
     wanted: Mapping[int, str]  # names of the outputs
     taken: set[str]
@@ -99,21 +92,6 @@ class ProgramFile:
     masks: set[str] = field(default_factory=set)  # the names of what these bounds are computed of
 
     @property
-    def graph(self) -> Graph:
-        """The kernel graph that is written."""
-        return self.lowered.graph
-
-    @property
-    def sizes(self) -> tuple[str, ...]:
-        """The names of the sizes that are chosen when the program runs."""
-        return self.lowered.sizes
-
-    @property
-    def prepared(self) -> frozenset[int]:
-        """The values of weights alone, which are computed once."""
-        return self.lowered.prepared
-
-    @property
     def prepares(self) -> bool:
         """Whether the file has a part that computes functions of weights."""
         return bool(self.prepared or self.loop_bounds or self.filters)
@@ -135,19 +113,9 @@ class ProgramFile:
     def arena(self) -> Arena:
         """The offsets of the buffers that no caller sees in their common memory, for the largest sizes."""
         inner = [value for value in self.buffers if value not in self.escaping]
-        sizes = [
-            1
-            + sum(
-                (most(extent) - 1) * most(stride)
-                for extent, stride in zip(self.types[value].shape, self.strides[value], strict=True)
-            )
-            for value in inner
-        ]
+        sizes = [(1 + highest_offset(self.pointer(value))) * self.types[value].dtype.itemsize for value in inner]
         return plan_arena(
-            [
-                Buffer(self.names[value], size * self.types[value].dtype.itemsize, *self.lives[value])
-                for value, size in zip(inner, sizes, strict=True)
-            ]
+            [Buffer(self.names[value], size, *self.lives[value]) for value, size in zip(inner, sizes, strict=True)]
         )
 
     def add_kernel(self, kernel: BlockKernel, signature: tuple[str, ...], options: dict[str, int], of_block: bool) -> None:
@@ -191,7 +159,7 @@ class ProgramFile:
 
     def pointer(self, value: int) -> Pointer:
         """The argument of a kernel that reads or writes a value."""
-        name, kind, placement = self.names[value], self.types[value], self.lowered.placement
+        name, kind, placement = self.names[value], self.types[value], self.placement
         rows = None
         if value in placement.gathered:
             chosen = placement.views[value].rows
@@ -205,12 +173,12 @@ class ProgramFile:
 
     def indices(self, value: int) -> tuple[int, ...]:
         """The value with the indices of a gathered one's rows."""
-        view = self.lowered.placement.views.get(value)
+        view = self.placement.views.get(value)
         return () if view is None else view.read[1:]
 
     def buffer_of(self, value: int) -> int:
         """The value in whose memory a kernel writes a value: a concatenation, or the value itself."""
-        joined = self.lowered.placement.joined
+        joined = self.placement.joined
         return joined[value].base if value in joined else value
 
     def write(self, value: int) -> int:
@@ -230,6 +198,4 @@ class ProgramFile:
 
     def new_name(self, wanted: str) -> str:
         """An unused name."""
-        name = names_used(self.taken, wanted)
-        self.taken.add(name)
-        return name
+        return new_name(self.taken, wanted)

@@ -12,7 +12,7 @@ from mirage_eg.backends.triton.matmul import DotPlan, write_product
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.backends.triton.rearrangement import write_columns
 from mirage_eg.backends.triton.safe_exp import SafeExponential
-from mirage_eg.backends.triton.tiles import Tile
+from mirage_eg.backends.triton.tiles import Tile, real_dims
 from mirage_eg.backends.triton.warps import WARP
 from mirage_eg.backends.triton.writer import Writer, as_float, cast, masked, picked
 from mirage_eg.ir.dtypes import DType
@@ -81,7 +81,7 @@ def write_accumulator(writer: Writer, item: Node, value: int, dot: DotPlan | Non
             writer.say(Phase.EPILOGUE, f"{name} = {dot.finish(name)}{average}")
         return
     if operand not in writer.tiles:
-        write_product(writer, next(step for step, result in graph.numbered() if operand in result), operand)
+        write_product(writer, graph.node_of[operand], operand)
     tile = writer.tiles[operand]
     term = cast(tile.name, tile.dtype, dtype)
     reduces = dim is not None and tile.shape[dim] > 1
@@ -155,7 +155,7 @@ def _rescaling(writer: Writer, value: int) -> list[str]:
     for exponential, shift in writer.safe.items():
         if writer.graph.phases[exponential] is Phase.LOOP and (degree := shift.degrees.get(value, 0)):
             origins = shift.origins[value]
-            have = [origins.get(dim) in shift.kept for dim, extent in enumerate(shape) if extent > 1]
+            have = [origins.get(dim) in shift.kept for dim in real_dims(shape)]
             factors += [picked(shift.rescale, have)] * int(degree)
     return factors
 
@@ -173,7 +173,7 @@ def write_logarithm(writer: Writer, item: Node, value: int) -> None:
     for shift in writer.safe.values():
         if degree := shift.degrees.get(operand, 0):
             origins = shift.origins[operand]
-            have = [origins.get(dim) in shift.kept for dim, extent in enumerate(extents) if extent > 1]
+            have = [origins.get(dim) in shift.kept for dim in real_dims(extents)]
             row_maximum = picked(shift.row_maximum, have)
             terms.append(row_maximum if degree == 1 else f"{float(degree)} * {row_maximum}")
             infinite.append(f"{row_maximum} == {_INFINITY}")
@@ -184,15 +184,12 @@ def write_logarithm(writer: Writer, item: Node, value: int) -> None:
         writer.say(phase, f"{name} = {text}")
         return
     text = f"tl.where({infinite[0] if len(infinite) == 1 else ' | '.join(f'({each})' for each in infinite)}, 0.0, {text})"
-    late = all(reader.op in TERMS and reader.operands.count(value) == 1 for reader in _readers(writer.graph, value))
+    readers = (writer.graph.nodes[place] for place in writer.graph.readers[value])
+    late = all(reader.op in TERMS and reader.operands.count(value) == 1 for reader in readers)
     writer.new_tile(value, name, dtype)
     writer.say(phase, f"{name} = {text}" if late else f"{name} = {text} + {' + '.join(terms)}")
     if late:
         writer.offsets[value] = " + ".join(terms)
-
-
-def _readers(graph: Graph, value: int) -> list[Node]:
-    return [item for item in graph.nodes if value in item.operands]
 
 
 def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeExponential) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from mirage_eg.backends.triton.exp_factors import Origin, Powers, powers_of, real_dims
+from mirage_eg.backends.triton.exp_factors import Origin, Powers, powers_of
 from mirage_eg.backends.triton.masked_exp import Factor, counted_factors
+from mirage_eg.backends.triton.tiles import real_dims
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Phase
 

@@ -4,6 +4,7 @@ Nothing here is trusted: emitted kernels are checked against float64.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from math import prod
 
 from mirage_eg.backends.launches.generated_ops import Scan, scans
@@ -23,11 +24,7 @@ def write_scan(file: ProgramFile, launch: Launch) -> None:
     lead, widths = file.types[scan.value].shape[:-1], [file.types[it].shape[-1] for it in (*scan.operands, scan.value)]
     items = [file.graph.nodes[position] for position in scan.prologue]
     helpers = [name for item in items for name, _ in ELEMENTWISE[item.op].helpers]
-
-    def body(program: str, *pointers: str) -> list[str]:
-        return [*_body(scan, widths, [*_addend(file.graph, scan)], program, *pointers)]
-
-    write_generated_kernel(file, launch, prod(lead), body, helpers)
+    write_generated_kernel(file, launch, prod(lead), partial(_body, scan, widths, [*_addend(file.graph, scan)]), helpers)
 
 
 def _addend(graph: Graph, scan: Scan) -> Iterator[str]:
@@ -41,13 +38,12 @@ def _addend(graph: Graph, scan: Scan) -> Iterator[str]:
         yield f"v{number} = {written}"
 
 
-def _body(scan: Scan, widths: Sequence[int], addend: Sequence[str], program: str, *pointers: str) -> Iterator[str]:
+def _body(scan: Scan, widths: Sequence[int], addend: Sequence[str], *pointers: str) -> Iterator[str]:
     """The lines of the kernel; `widths` are those of the rows of the operands and of the result."""
     sources, before = len(scan.sources), widths[-2] if scan.first is not None else 0
     width = widths[-1] - before
     part = min(_PART, power_of_two(width))
     count, mask = -(-width // part), "" if width % part == 0 else f", mask=at < {width}"
-    yield f"program = {program}"
     yield from (f"row{number} = {pointers[number]} + program * {widths[0]} + {scan.start}" for number in range(sources))
     yield f"y = {pointers[-1]} + program * {widths[-1]} + {before}"
     yield f"i = tl.arange(0, {part})"

@@ -5,7 +5,7 @@ from math import prod
 
 from mirage_eg.backends.evaluator.input_scales import input_scales, large_magnitude
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
-from mirage_eg.backends.triton.tiles import names_used
+from mirage_eg.backends.triton.tiles import new_name
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -43,8 +43,7 @@ def write_reference(program: Graph, inputs: Sequence[str], sizes: Mapping[str, S
                 )
             case _:
                 [value] = values
-                names[value] = names_used(taken, f"t{value}")
-                taken.add(names[value])
+                names[value] = new_name(taken, f"t{value}")
                 operands = [names[i] for i in item.operands] or inputs[:1]
                 shapes = [program.types[i].shape for i in item.operands]
                 attributes = dict(torch_attributes(item, program.types[value].dtype))

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import inf, isinf
 
-from mirage_eg.backends.triton.exp_factors import real_dims
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
+from mirage_eg.backends.triton.tiles import real_dims
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase

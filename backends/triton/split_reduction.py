@@ -11,7 +11,7 @@ from typing import Any
 
 from mirage_eg.backends.triton.block_order import prepared
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, safe_exponentials
-from mirage_eg.backends.triton.tiles import Tile
+from mirage_eg.backends.triton.tiles import Tile, real_dims
 from mirage_eg.backends.triton.writer import Writer
 from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
@@ -167,8 +167,8 @@ def with_row_maxima(
         read.append(operand)
         result = copy.append(item)
         for row_maximum in row_maxima.get(operand, ()):
-            stored = _real(row_maximum.shape)
-            place = dict(zip(_real(row_maximum.seen), stored, strict=True))  # of a dim of the partial results in memory
+            stored = real_dims(row_maximum.shape)
+            place = dict(zip(real_dims(row_maximum.seen), stored, strict=True))  # of a dim of the partial results in memory
             layout: dict[str, Any] = {
                 "imap": tuple(place.get(target, REPLICATED) for target in item["imap"]),
                 "fmap": place.get(item.get("fmap", REPLICATED), REPLICATED),
@@ -189,11 +189,6 @@ def with_row_maxima(
                 result = copy.append(write.mul(result, weight))
         copy.position[values[0]] = result
     return copy.graph(), tuple(read)
-
-
-def _real(shape: Shape) -> list[int]:
-    """The dims of more than one element."""
-    return [dim for dim, extent in enumerate(shape) if extent > 1]
 
 
 def _exponentiates(block: Graph) -> bool:

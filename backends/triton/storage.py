@@ -18,7 +18,7 @@ def accumulates(graph: Graph, value: int, consumers: Sequence[Node]) -> bool:
     if graph.phases[value] is not Phase.LOOP or len(consumers) != 1:
         return False
     [consumer] = consumers
-    return adds_tiles(consumer) and is_dot(graph, next(item for item, values in graph.numbered() if value in values))
+    return adds_tiles(consumer) and is_dot(graph, graph.node_of[value])
 
 
 LATE = 1 << 14  # elements of a tile that is loaded behind a loop of products, which needs the registers

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
+from itertools import chain, count
 from math import prod
 
 from mirage_eg.ir.checker import Checker
@@ -26,6 +27,11 @@ DOT_EXTENT = 16  # smallest extent of each dim of a tl.dot
 _SKINNY_ROWS = 32  # products of at most so many rows, and at least so many columns, may have their operands swapped
 WIDE_COLUMNS = 64
 SMALL_PRODUCT = 1024  # a matmul of so few multiplications is written as multiply-and-sum, without padding to DOT_EXTENT
+
+
+def real_dims(shape: Shape) -> list[int]:
+    """The dims of more than one element."""
+    return [dim for dim, extent in enumerate(shape) if extent > 1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +55,7 @@ class Tile:
     @property
     def dims(self) -> tuple[int, ...]:
         """The logical dims that the variable has."""
-        return tuple(dim for dim, extent in enumerate(self.shape) if extent > 1)
+        return tuple(real_dims(self.shape))
 
     @property
     def physical(self) -> Shape:
@@ -234,11 +240,8 @@ def zero_dims(tiles: Sequence[Tile], rank: int) -> tuple[frozenset[int], frozens
     return frozenset.intersection(*claims), frozenset.union(*claims)
 
 
-def names_used(taken: Mapping[str, object] | set[str], wanted: str) -> str:
-    """`wanted`, with the smallest number as a suffix that makes it unused if it is taken."""
-    if wanted not in taken:
-        return wanted
-    number = 2
-    while f"{wanted}_{number}" in taken:
-        number += 1
-    return f"{wanted}_{number}"
+def new_name(taken: set[str], wanted: str) -> str:
+    """`wanted`, with the smallest number as a suffix that makes it unused if it is taken; it is taken from now on."""
+    name = next(name for name in chain([wanted], (f"{wanted}_{number}" for number in count(2))) if name not in taken)
+    taken.add(name)
+    return name

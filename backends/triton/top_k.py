@@ -35,8 +35,8 @@ def write_top_k(file: ProgramFile, launch: Launch) -> None:
     helpers = {name for item in items if item.kind is Kind.ELEMENTWISE for name, _ in ELEMENTWISE[item.op].helpers}
     helpers |= {NAN_MAX for item in items if item.op == "max" or item.op in SOFTMAXES}
 
-    def body(program: str, *pointers: str) -> list[str]:
-        return [*_Rows(file.graph, found, width, program, pointers).lines()]
+    def body(*pointers: str) -> Iterator[str]:
+        return _Rows(file.graph, found, width, pointers).lines()
 
     warps = max(1, power_of_two(width) // _OF_A_WARP)
     write_generated_kernel(file, launch, prod(lead), body, sorted(helpers), warps)
@@ -45,8 +45,8 @@ def write_top_k(file: ProgramFile, launch: Launch) -> None:
 class _Rows:
     """The lines of the kernel; `name` has the variable of each value."""
 
-    def __init__(self, graph: Graph, found: TopK, width: int, program: str, pointers: tuple[str, ...]) -> None:
-        self.graph, self.found, self.width, self.program = graph, found, width, program
+    def __init__(self, graph: Graph, found: TopK, width: int, pointers: tuple[str, ...]) -> None:
+        self.graph, self.found, self.width = graph, found, width
         self.pointer = dict(zip((*found.operands, *found.results), pointers, strict=True))
         self.name = dict[int, str]()
         self.item = graph.nodes[found.order]
@@ -55,7 +55,6 @@ class _Rows:
 
     def lines(self) -> Iterator[str]:
         graph, found, block, slots = self.graph, self.found, power_of_two(self.width), power_of_two(self.count)
-        yield f"program = {self.program}"
         yield f"i = tl.arange(0, {block})"
         yield f"slot = tl.arange(0, {slots})"
         read = dict.fromkeys(it for place in (*found.before, found.order) for it in graph.nodes[place].operands)

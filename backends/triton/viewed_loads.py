@@ -5,6 +5,7 @@ Otherwise a reshape of a padded tile is a gather in registers, and Triton fetche
 
 from collections.abc import Mapping, Sequence
 
+from mirage_eg.backends.triton.tiles import real_dims
 from mirage_eg.backends.triton.writer import Writer, picked, times
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -59,7 +60,7 @@ def places(writer: Writer, steps: Sequence[Step]) -> Mapping[int, str]:
     """For each dim of the loaded tile with several elements: the index there of every element of the last value's tile."""
     graph, last = writer.graph, steps[-1][1]
     shape = graph.types[last].shape
-    dims = [dim for dim, extent in enumerate(shape) if extent > 1]
+    dims = real_dims(shape)
     where = {dim: picked(writer.range(writer.padded[last][dim]), [other == dim for other in dims]) for dim in dims}
     for item, value in reversed(steps):
         if item.op in TRANSPOSES:

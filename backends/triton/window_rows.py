@@ -6,7 +6,6 @@ Nothing here is trusted: emitted kernels are checked against float64.
 from collections.abc import Iterator
 
 from mirage_eg.backends.launches.few_channels import WindowProduct
-from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.generated_kernel import write_lines
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.tiles import power_of_two
@@ -23,32 +22,29 @@ def write_windows(file: ProgramFile, windows: WindowProduct, value: int) -> str:
     rows = file.add_value(TensorType(shape, file.types[image].dtype), f"{file.names[value]}_windows")
     file.buffers.append(file.write(rows))
     arguments = {"y0_ptr": rows, "x0_ptr": image}
-    wide = any(highest_offset(file.pointer(it)) > LARGEST_OFFSET for it in arguments.values())
     columns = min(_COLUMNS, power_of_two(windows.columns))
     tile = _ELEMENTS // columns, columns
     programs = -(-windows.rows // tile[0]) * -(-windows.columns // tile[1])
-    number = f"tl.program_id(0){'.to(tl.int64)' if wide else ''}"
-    write_lines(file, programs, [*_lines(file, windows, value, tile, number)], arguments, file.names[rows])
+    write_lines(file, programs, _lines(file, windows, value, tile), arguments, file.names[rows])
     images, filters, *plane = file.types[value].shape
     result = f"({images}, {plane[0]}, {plane[1]}, {filters})"
     return f"torch.matmul({file.names[rows]}, {_matrix(file, windows, weight)}).reshape({result}).permute(0, 3, 1, 2)"
 
 
-def _lines(file: ProgramFile, windows: WindowProduct, value: int, tile: tuple[int, int], number: str) -> Iterator[str]:
+def _lines(file: ProgramFile, windows: WindowProduct, value: int, tile: tuple[int, int]) -> Iterator[str]:
     """The lines of the kernel: a tile of rows, each the window at a place of an image, by terms of channel, row and column."""
     item, (height, width) = windows.item, file.types[value].shape[2:]
     image, (_, channels, window_height, window_width) = item.operands[0], file.types[item.operands[1]].shape
     of_image, of_channel, of_row, of_column = file.strides[image]
     extents = file.types[image].shape[2:]
     parts = -(-windows.columns // tile[1])
-    yield f"program = {number}"
     yield f"row = program // {parts} * {tile[0]} + tl.arange(0, {tile[0]})"
     yield f"column = program % {parts} * {tile[1]} + tl.arange(0, {tile[1]})"
     yield f"y = row // {width} % {height} * {item['strides'][0]} - {item['pads'][0]}"
     yield f"x = row % {width} * {item['strides'][1]} - {item['pads'][1]}"
     yield f"i = column // {window_width} % {window_height} * {item['dilations'][0]}"
     yield f"j = column % {window_width} * {item['dilations'][1]}"
-    offset = file.lowered.placement.offsets.get(image, 0)
+    offset = file.placement.offsets.get(image, 0)
     yield f"place = row // {width * height} * {of_image} + y * {of_row} + x * {of_column} + {offset}"
     yield f"term = column // {window_width * window_height} * {of_channel} + i * {of_row} + j * {of_column}"
     yield f"there = (row < {windows.rows})[:, None] & (column < {channels * window_height * window_width})[None, :]"

@@ -36,19 +36,14 @@ def write_each_channel(
 ) -> None:
     """Write the kernel of a convolution whose filter has the strides `factors`, and of the ops `behind` it, and its launch."""
 
-    def body(program: str, x: str, w: str, *others: str) -> Iterator[str]:
+    def body(x: str, w: str, *others: str) -> Iterator[str]:
         named = dict(zip(launch.operands, (x, w, *others), strict=False))
-        yield from _body(op, program, x, others[-1], w, factors, partial(behind, named))
+        yield from _body(op, x, others[-1], w, factors, partial(behind, named))
 
     _write(file, launch, op, body, helpers)
 
 
-def _write(
-    file: ProgramFile, launch: Launch, op: WindowOp, lines: Callable[..., Iterator[str]], helpers: Sequence[str]
-) -> None:
-    def body(*pointers: str) -> list[str]:
-        return [*lines(*pointers)]
-
+def _write(file: ProgramFile, launch: Launch, op: WindowOp, body: Callable[..., Iterator[str]], helpers: Sequence[str]) -> None:
     row, warps = op.row_tile, _warps(op)
     programs = -(-_positions(op) // _elements(op))
     if row is not None:
@@ -78,7 +73,6 @@ def _names(op: WindowOp) -> tuple[str, ...]:
 
 def _body(
     op: WindowOp,
-    number: str,
     x: str,
     y: str,
     weight: str = "",
@@ -91,7 +85,7 @@ def _body(
     orders = (channels_last if op.x_last else row_major, channels_last if op.result_last else row_major)
     shapes = op.x, op.result
     x_steps, y_steps = (dict(zip(names, order(shape), strict=True)) for order, shape in zip(orders, shapes, strict=True))
-    yield from _places(op, number)
+    yield from _places(op)
     yield f"into = {y} + {' + '.join(f'{name} * {y_steps[name]}' for name in names[:-1])}"
     for dim, name in enumerate(names[2:-1], 2 - len(names)):
         yield f"p{name} = {name} * {op.strides[dim]} - {op.before[dim]}"
@@ -116,10 +110,9 @@ def _body(
             yield f"tl.store(to + {where}, {_result(op, name, row_of)}, mask={mask})"
 
 
-def _places(op: WindowOp, number: str) -> Iterator[str]:
+def _places(op: WindowOp) -> Iterator[str]:
     """The lines that find the first place of a thread in the result, but for the column of a part of a row."""
     names, row, step = _names(op), op.row_tile, 1
-    yield f"program = {number}"
     if not op.x_last:
         yield f"h = program % {op.groups[-2]}"
         yield f"program = program // {op.groups[-2]}"

@@ -13,7 +13,7 @@ from mirage_eg.backends.triton.kernel_binaries import FULL, SizedTiles, sized_ti
 from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.safe_exp import SafeExponential
 from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.backends.triton.tiles import Tile, names_used
+from mirage_eg.backends.triton.tiles import Tile, new_name
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -57,9 +57,7 @@ class Writer:
 
     def new_name(self, wanted: str) -> str:
         """An unused name."""
-        name = names_used(self.names, wanted)
-        self.names.add(name)
-        return name
+        return new_name(self.names, wanted)
 
     def range(self, extent: int) -> str:
         """The name of tl.arange(0, extent)."""

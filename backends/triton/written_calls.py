@@ -36,7 +36,7 @@ def empty(file: ProgramFile, value: int, strides: Shape, first: str) -> str:
 
 def write_library_call(file: ProgramFile, item: Node, value: int, merged: View | None = None) -> None:
     """Write the call that makes a value; a `merged` view is one of the memory that its operand shows."""
-    types, is_prepared, images = file.graph.types, value in file.prepared, file.lowered.placement.images
+    types, is_prepared, images = file.graph.types, value in file.prepared, file.placement.images
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
     windows = window_products(file.graph).get(value)
@@ -48,7 +48,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     if windows is not None:
         call = write_windows(file, windows, value)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
-    is_image, has_gaps = value in images and len(types[value].shape) == 4, value in file.lowered.placement.gaps
+    is_image, has_gaps = value in images and len(types[value].shape) == 4, value in file.placement.gaps
     product = unaligned_products(file.graph).get(value)
     if product is not None and product.is_padded:
         call = f"{PRODUCT}({', '.join(operands)})"
@@ -123,10 +123,10 @@ _GENERATED = frozenset(LaunchKind) - {
 
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
     """Whether a generated kernel reads a value or a view of it."""
-    family = (value, *(view for view, it in file.lowered.placement.views.items() if value in it.read))
+    family = (value, *(view for view, it in file.placement.views.items() if value in it.read))
     if not window_operands(file.graph).isdisjoint(family):
         return True
-    readers = (file.lowered.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
+    readers = (file.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
     return any(it is not None and it.kind in _GENERATED for it in readers)
 
 
@@ -140,7 +140,7 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     name = file.name_result(value)
     call = f"{FUSED}({image}, {weight}, {bias}, {added}, {windows})"
     file.calls_torch = True
-    if value in file.lowered.placement.images:
+    if value in file.placement.images:
         file.body.append(f"    {name} = {call}.contiguous(memory_format=torch.channels_last)")
     elif gives_channels_last(file.graph, item, value) and file.strides[value] == row_major(file.types[value].shape):
         write_row_major(file, value, call)
@@ -157,7 +157,7 @@ def write_biased_product(file: ProgramFile, biased: BiasedProduct) -> None:
     is_padded = product is not None and product.is_padded
     name = file.name_result(value)
     shape = "" if len(file.types[value].shape) == 2 else f".reshape({file.types[value].shape})"
-    shape += ".contiguous()" if is_padded and value not in file.lowered.placement.gaps else ""
+    shape += ".contiguous()" if is_padded and value not in file.placement.gaps else ""
     call = f"{PRODUCT}({left}, {right}, {bias})" if is_padded else f"torch.addmm({bias}, {left}, {right})"
     if biased.activation:
         call = f"{ACTIVATED}({left}, {right}, {bias}, {PACKAGED[biased.activation].use_gelu})"
