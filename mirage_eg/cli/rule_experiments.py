@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mirage_eg.cli.arguments import ProgramsArgument, load_programs, with_options
-from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
-from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR, readable
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_law, print_line, print_table, progress
+from mirage_eg.egraph.rule_files import LAW_DOMAINS, TENSOR
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir import serialize
 from mirage_eg.ir.errors import OptionError
@@ -125,7 +125,7 @@ def _tensor_comparison(
         count = result.matches(law)
         if count or len(result.laws) <= _MOST_LAWS:
             said = f"not used: {law.unused}" if law.unused else counted(count, "match", "matches")
-            _print_line(f"law {law.name} ({law.place}): {said}")
+            print_law(f"law {law.name} ({law.place}): {said}")
     for row in result.programs:
         _print_cut(row.program, filter(None, (row.a.stopped, row.b.stopped)))
     return 0
@@ -193,27 +193,23 @@ def _print_impact(result: "Impact", top: int, proofs: int) -> None:
         none = "" if any(law.matches for law in row.laws) else "; no law of the file matches"
         count = counted(row.new_structures, "structure")
         best = " → ".join(rule_pages.figure(us, 1) for us in (row.best_us_without, row.best_us_with))
-        _print_line(f"{row.program}: newly found: {count}; best predicted µs {best}{none}")
+        print_law(f"{row.program}: newly found: {count}; best predicted µs {best}{none}")
         if (rest := row.left_out(top, proofs)) is not None:
-            _print_line(rest)
+            print_law(rest)
         for entry in sorted(row.lost, key=len)[:3]:
-            _print_line(f"{row.program}: lost: {entry}")
+            print_law(f"{row.program}: lost: {entry}")
         _print_cut(row.program, (*row.without.cut, *row.with_.cut))
     for law in result.never_matched():
-        _print_line(f"warning: {law.place}: law {law.law!r} matches in none of these programs")
+        print_law(f"warning: {law.place}: law {law.law!r} matches in none of these programs")
 
 
 def _print_cut(program: str, cut: Iterable[str]) -> None:
     for limit in dict.fromkeys(cut):
-        _print_line(f"warning: {program}: saturation {limit}; the e-graph may prune too much")
+        print_law(f"warning: {program}: saturation {limit}; the e-graph may prune too much")
 
 
 def _print_table(head: Sequence[str], rows: Iterable[Sequence[str]], title: str) -> None:
     print_table(head, rows, title, widths={head[0]: 8})
-
-
-def _print_line(text: str) -> None:
-    print_line(readable(text))
 
 
 @with_options(Options, "batch", "domain", "max_block_ops", "target", "gpu", "jobs", "rules", "without", *_SATURATION)
@@ -254,7 +250,7 @@ def ablate(
     _print_table(rule_pages.ABLATION_HEAD, rule_pages.ablation_rows(result, not every), title)
     rest = result.without_change()
     count = len(result.programs[0].laws)
-    _print_line(f"{len(rest)} of {count} laws change no structure of these programs" + ("" if every else "; --all prints them"))
+    print_law(f"{len(rest)} of {count} laws change no structure of these programs" + ("" if every else "; --all prints them"))
     for row in result.programs:
         _print_cut(row.program, row.baseline.cut)
     return 0
@@ -311,6 +307,6 @@ def compare(
     for row in result.programs:
         for word, entries in (("A", row.only_a), ("B", row.only_b)):
             for entry in sorted(entries, key=len)[:3]:
-                _print_line(f"{row.program}: only in {word}: {entry}")
+                print_law(f"{row.program}: only in {word}: {entry}")
         _print_cut(row.program, (*row.a.cut, *row.b.cut))
     return 0

@@ -11,8 +11,8 @@ import typer
 
 from mirage_eg.cli.rule_experiments import DomainOption, ablate, compare, impact
 from mirage_eg.cli.synthesis import minimize, synthesize
-from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
-from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS, readable
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_law, print_table, progress
+from mirage_eg.egraph.rule_files import DOMAINS, LAW_DOMAINS
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
@@ -55,7 +55,7 @@ def list_rules(
     rows = ((it.path, str(len(it.laws)), "on" if it.path in on else "off", it.sha256[:12]) for it in theories)
     print_table(("theory", "laws", "by default", "sha256"), rows)
     for law in (law for theory in theories if laws for law in theory.laws):
-        print_line(f"{law.place}: {readable(law.text)}")
+        print_law(f"{law.place}: {law.text}")
     return 0
 
 
@@ -103,20 +103,17 @@ def check(
 def _print_report(report: "Report") -> None:
     from mirage_eg.egraph.soundness.check_law import Truth
 
-    def write(text: str) -> None:
-        print_line(readable(text))
-
     kinds = Counter(finding.truth for finding in report.findings)
     failed = [kind for kind in (Truth.ILL_TYPED, Truth.UNTESTED) if kinds[kind]]
     counts = ", ".join(f"{kinds[kind]} {kind}" for kind in (Truth.REFUTED, *failed))
-    write(f"{report.path}: {counted(len(report.findings), 'law')} of the {report.domain} domain, {counts}")
+    print_law(f"{report.path}: {counted(len(report.findings), 'law')} of the {report.domain} domain, {counts}")
     for finding in report.findings:
         name = "" if finding.law.name == finding.law.place else f"{finding.law.name}: "
-        write(f"  {finding.law.place}: {name}{finding.verdict}")
+        print_law(f"  {finding.law.place}: {name}{finding.verdict}")
         for line in str(finding.counterexample).splitlines() if finding.counterexample else ():
-            write(f"      {line}")
+            print_law(f"      {line}")
     for lint in report.lints:
-        write(f"  {lint.place}: {lint.level}: {lint.message}")
+        print_law(f"  {lint.place}: {lint.level}: {lint.message}")
     if report.growth:
         rows = (
             (a.workload, *map(str, (a.nodes, b.nodes, a.classes, b.classes)), f"{a.milliseconds:.0f}", f"{b.milliseconds:.0f}")
@@ -124,5 +121,7 @@ def _print_report(report: "Report") -> None:
         )
         print_table(("workload", "e-nodes", "with the file", "classes", "with the file", "ms", "with the file"), rows)
     if report.unmeasured is not None:
-        write(f"  growth was not measured completely: {report.unmeasured}")
-    write("sound" if report.sound else "not sound" if failed or kinds[Truth.REFUTED] else "true, but not fit for the search")
+        print_law(f"  growth was not measured completely: {report.unmeasured}")
+    print_law(
+        "sound" if report.sound else "not sound" if failed or kinds[Truth.REFUTED] else "true, but not fit for the search"
+    )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_line, print_table, progress
-from mirage_eg.egraph.rule_files import LAW_DOMAINS, readable
+from mirage_eg.cli.terminal import JsonOption, as_job, json_line, print_law, print_line, print_table, progress
+from mirage_eg.egraph.rule_files import LAW_DOMAINS
 from mirage_eg.frontend.load import register_ops
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.plurals import counted
@@ -66,17 +66,16 @@ def minimize(
         print(json_line(plain(found) | {"out": out}))
         return 0
 
-    def write(text: str) -> None:
-        print_line(readable(text))
-
     follow = "follows" if len(found.derived) == 1 else "follow"
-    write(f"{found.path}: {len(found.derived)} of {counted(len(found.derived) + len(found.kept), 'law')} {follow} from others")
+    print_law(
+        f"{found.path}: {len(found.derived)} of {counted(len(found.derived) + len(found.kept), 'law')} {follow} from others"
+    )
     for it in found.derived:
-        write(f"{it.law.place}: {it.law.name} follows from {', '.join(it.laws) or 'the language'}")
+        print_law(f"{it.law.place}: {it.law.name} follows from {', '.join(it.laws) or 'the language'}")
         for line in str(it.chain).splitlines() if it.chain else (f"  {it.missing}",):
-            write(f"  {line}")
+            print_law(f"  {line}")
     if out is not None:
-        write(f"{out}: {counted(len(found.kept), 'law')}")
+        print_law(f"{out}: {counted(len(found.kept), 'law')}")
     return 0
 
 
@@ -91,9 +90,7 @@ def synthesize(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE.egg", help="Write the rule file here.", show_default=False)
-    ] = None,
+    out: OutOption = None,
     size: Annotated[int, typer.Option("--size", help="Most ops on a side of a law.")] = 3,
     domain: Annotated[
         str, typer.Option(help="The language of the terms: indexed, or tensor (kernel-level ops, proved for all shapes).")
@@ -246,18 +243,15 @@ def _synthesize_tensor_laws(ops: list[str], size: int, seed: int, out: Path, as_
 
 
 def _print_synthesis(found: "Synthesis", out: Path) -> None:
-    def write(text: str) -> None:
-        print_line(readable(text))
-
     funnel = plain(found.funnel)
     print_table(funnel, [(f"{count:,}" for count in funnel.values())])
     for rejected in found.rejected:
-        write(f"refuted: {rejected.law.name}: {rejected.reason}")
+        print_law(f"refuted: {rejected.law.name}: {rejected.reason}")
     derived = len(found.shipped) - len(found.missed)
-    write(f"packaged laws over these ops up to size {found.size}: {len(found.shipped)}, derived: {derived}")
+    print_law(f"packaged laws over these ops up to size {found.size}: {len(found.shipped)}, derived: {derived}")
     for law in found.missed:
-        write(f"  not derived: {law.name}: {law.text}")
-    write(f"laws that the packaged laws do not derive: {len(found.new)}")
+        print_law(f"  not derived: {law.name}: {law.text}")
+    print_law(f"laws that the packaged laws do not derive: {len(found.new)}")
     for law in found.new:
-        write(f"  {law.name}")
-    write(f"{out}: {counted(len(found.laws), 'law')}")
+        print_law(f"  {law.name}")
+    print_law(f"{out}: {counted(len(found.laws), 'law')}")

@@ -21,6 +21,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 from rich.text import Text
 
+from mirage_eg.egraph.rule_files import readable
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.verify.verdict import Observer
@@ -53,6 +54,11 @@ def as_job(command: Callable[Parameters, int]) -> Callable[Parameters, Job]:
 def print_line(text: str) -> None:
     """Print a line as it is: not folded, not coloured, without markup."""
     console().print(text, soft_wrap=True, highlight=False, markup=False)
+
+
+def print_law(text: str) -> None:
+    """Print a line about laws, with plain numbers in place of egglog's rationals."""
+    print_line(readable(text))
 
 
 def print_table(

@@ -205,10 +205,8 @@ def _fuses(part: Graph, rulebook: Rulebook, limits: SearchLimits, device: Device
 
 
 def _limits(options: Options, most: int, until: Deadline) -> SearchLimits:
-    limits = SearchLimits(
-        most, max_states=HEURISTICS.diagnosis_states, max_kernels=options.kernels_of_search, max_outputs=options.max_outputs
-    )
-    return replace(limits, seconds=until.left())
+    states, kernels = HEURISTICS.diagnosis_states, options.kernels_of_search
+    return SearchLimits(most, states, seconds=until.left(), max_kernels=kernels, max_outputs=options.max_outputs)
 
 
 def _parts(program: Graph) -> Iterator[tuple[str, Graph]]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.weights import matching_inputs, with_weights
 from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.cache_lookup import RunRequest, cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
@@ -67,22 +66,22 @@ def optimize_wanted(
 
     Nothing is searched with segments `known` from a search for the same program at other sizes, or if it was `ahead`.
     """
-    from mirage_eg.pipeline.stages import run_wanted
+    from mirage_eg.pipeline.stages import run_stages
 
     request = request_of(name, program, replace(options, cache=False))
-    return reported(run_wanted(request, observer, tuning, wanted, known, ahead), name, "off")
+    return reported(run_stages(request, observer, tuning, wanted=wanted, known=known, ahead=ahead), name, "off")
 
 
 def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "list[RegionSearch]":
     """What the search of a run finds, for one that is given it; no GPU is used."""
     from mirage_eg.pipeline.stages import search_ahead as search
 
-    return search(run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu))
+    return search(run_request(name, program, options, on_gpu))
 
 
 def request_of(name: str, program: Graph, options: Options) -> RunRequest:
     options, on_gpu = for_this_machine(replace(options, undefined=options.undefined_in(program)))  # refuses before any work
-    return run_request(name, with_weights(program, matching_inputs(program, options.weights)), options, on_gpu)
+    return run_request(name, program, options, on_gpu)
 
 
 __all__ = ["Candidate", "CompileRecord", "Observer", "Result", "optimize", "optimize_wanted"]

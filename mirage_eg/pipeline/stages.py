@@ -69,29 +69,19 @@ def run_stages(
     request: RunRequest,
     observer: Observer | None,
     tuning: Tuning | None,
-    checkpoint: Path | None,
-    resume: bool,
-    tracer: Tracer | None,
-) -> Result:
-    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it."""
-    with _begun(request, observer, checkpoint, resume, tracer) as (run, notes):
-        return _run(run, tuning, notes)
-
-
-def run_wanted(
-    request: RunRequest,
-    observer: Observer | None,
-    tuning: Tuning | None,
-    wanted: Wanted,
+    checkpoint: Path | None = None,
+    resume: bool = False,
+    tracer: Tracer | None = None,
+    wanted: Wanted = EVERYTHING,
     known: Sequence[KnownSegment] = (),
     ahead: Sequence[RegionSearch] = (),
 ) -> Result:
     """Run all stages, with those parts of the report that are `wanted`.
 
-    `known`: segments of a search for the same program at other sizes, which takes the place of the search; so does what was
-    found `ahead`, for each region.
+    Finished work items are written to the file `checkpoint`, with `resume` read from it. `known`: segments of a search for the
+    same program at other sizes, which takes the place of the search; so does what was found `ahead`, for each region.
     """
-    with _begun(request, observer, wanted=wanted) as (run, notes):
+    with _begun(request, observer, checkpoint, resume, tracer, wanted) as (run, notes):
         return _run(run, tuning, notes, known, ahead)
 
 
@@ -101,20 +91,20 @@ def search_ahead(request: RunRequest) -> list[RegionSearch]:
         run, _ = _with_constants(run)
         regions = divide(run)
         return [
-            replace(_search(replace(region.run, until=_end_of(run, regions[number:])))[0], parts=region.parts)
-            for number, region in enumerate(regions)
+            replace(_search(replace(region.run, until=_end_of(run, region, share)))[0], parts=region.parts)
+            for region, share in zip(regions, _shares(regions), strict=True)
         ]
 
 
-def _end_of(run: Run, regions: Sequence[Region]) -> Deadline:
-    """The deadline of the first of these regions: they share what is left of the budget by their ops."""
-    return after(run.until.part(HEURISTICS.until_joined).left() * _part(regions)) if regions[0].name else run.until
+def _end_of(run: Run, region: Region, share: float) -> Deadline:
+    """The deadline of a region that has this share of what is left of the budget."""
+    return after(run.until.part(HEURISTICS.until_joined).left() * share) if region.name else run.until
 
 
-def _part(regions: Sequence[Region]) -> float:
-    """The part of the first of these regions in what they share: by its ops, with some for each."""
+def _shares(regions: Sequence[Region]) -> list[float]:
+    """Of each region the share in what it and those behind it share: by its ops, with some for each."""
     works = [HEURISTICS.ops_of_a_search + op_count(expand(region.program)) for region in regions]
-    return works[0] / sum(works)
+    return [work / sum(works[number:]) for number, work in enumerate(works)]
 
 
 @contextmanager
@@ -146,11 +136,7 @@ def _begun(
 
 
 def _run(
-    run: Run,
-    tuning: Tuning | None,
-    notes: list[str],
-    known: Sequence[KnownSegment] = (),
-    ahead: Sequence[RegionSearch] = (),
+    run: Run, tuning: Tuning | None, notes: list[str], known: Sequence[KnownSegment], ahead: Sequence[RegionSearch]
 ) -> Result:
     if REGISTRY:
         with run.watch.stage("custom ops"):
@@ -235,12 +221,12 @@ def _searched(
     Several regions share these seconds as they do the budget.
     """
     found = list[SearchedRegion]()
-    for number, region in enumerate(regions):
+    for number, (region, share) in enumerate(zip(regions, _shares(regions), strict=True)):
         if region.name:
             ops = op_count(expand(region.program))
             run.watch.observer("regions", number, len(regions), f"{ops} ops, {len(region.parts)} times")
-        own = tuning if tuning is None else tuning.of(_part(regions[number:]) * tuning.effort.seconds)
-        until = _end_of(run, regions[number:])
+        own = tuning if tuning is None else tuning.of(share * tuning.effort.seconds)
+        until = _end_of(run, region, share)
         found.append(search_region(region, until, own, known, ahead[number] if ahead else None))
         if tuning is not None:
             seconds = found[-1].finalists.tuning_seconds

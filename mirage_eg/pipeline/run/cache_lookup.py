@@ -16,6 +16,7 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.serialize import to_json
+from mirage_eg.ir.weights import matching_inputs, with_weights
 from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of, reported
 from mirage_eg.pipeline.run.code_hash import code_hash
 from mirage_eg.pipeline.run.options import Options
@@ -44,7 +45,8 @@ class RunRequest:
 
 def run_request(name: str, program: Graph, options: Options, on_gpu: bool) -> RunRequest:
     """The request for a run that begins now; the cache is off where there are custom ops, or a user's cost."""
-    until, run = options.until(), identity(name, program, options)
+    until, program = options.until(), with_weights(program, matching_inputs(program, options.weights))
+    run = identity(name, program, options)
     cache = chosen_cache() if options.cache and not REGISTRY and options.cost is None else None
     key = {} if cache is None else key_of(run, on_gpu=on_gpu, budget=options.budget)
     return RunRequest(name, program, options, on_gpu, run, cache, key, until)

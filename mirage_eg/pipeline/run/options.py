@@ -186,13 +186,10 @@ class Options:
         object.__setattr__(self, "gpu", gpu)
 
     def _check_rules(self) -> None:
-        if isinstance(self.rules, str | Path):
-            raise OptionError(f"rules: got the single path {str(self.rules)!r}, wanted a sequence of paths")
-        if isinstance(self.weights, str):
-            raise OptionError(f"weights: got the single name {self.weights!r}, wanted a sequence of names")
-        object.__setattr__(self, "weights", tuple(self.weights))
-        if isinstance(self.without, str):
-            raise OptionError(f"without: got the single name {self.without!r}, wanted a sequence of names")
+        for option, what in (("rules", "path"), ("weights", "name"), ("without", "name")):
+            if isinstance(value := getattr(self, option), str | Path):
+                raise OptionError(f"{option}: got the single {what} {str(value)!r}, wanted a sequence of {what}s")
+            object.__setattr__(self, option, tuple(value))
         named = os.environ.get(RULES_VARIABLE, "").split(os.pathsep)
         paths = tuple(dict.fromkeys([*filter(None, named), *map(str, self.rules)]))
         if paths or self.without:
@@ -206,7 +203,6 @@ class Options:
                         check_law_name(name, self.domain)
                     except RuleError as error:
                         raise OptionError(str(error)) from None
-        object.__setattr__(self, "without", tuple(self.without))
         object.__setattr__(self, "rules", paths)
 
     def _restrict(self, name: str, entries: list[Any]) -> None:
