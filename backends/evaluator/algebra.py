@@ -8,6 +8,8 @@ at once.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.ops import Op
 from mirage_eg.ir.shapes import Attributes, Shape
@@ -54,3 +56,34 @@ class Algebra(Protocol[V]):
     def cast(self, x: V, dtype: DType) -> V:
         """x rounded to `dtype`, as in memory or in a matrix unit; x itself in algebras without rounding."""
         ...
+
+
+class Numbers(Algebra[Array], Protocol):
+    """An algebra of arrays of numbers: what moves them is the same in all of these."""
+
+    @property
+    def xp(self) -> Any:
+        """NumPy or CuPy."""
+        return np
+
+    @property
+    def working(self) -> DType:
+        """The type of arithmetic."""
+        return DType.float64
+
+    def shape(self, x: Array) -> Shape:
+        """Extents of x."""
+        return tuple(x.shape)
+
+    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
+        """The op's own rule."""
+        assert row.rearrange is not None
+        return row.rearrange(self.xp, operands, lead, attributes)
+
+    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
+        """`move` itself."""
+        return move(x)
+
+    def join(self, pieces: Sequence[Array], axis: int) -> Array:
+        """Concatenation."""
+        return self.xp.concatenate(pieces, axis=axis)

@@ -31,7 +31,7 @@ class OverdueError(Exception):
     """The time of this work is over."""
 
 
-class _Shared:
+class SharedContext:
     """A context that several threads share: the first thread enters it, the last one leaves it."""
 
     def __init__(self, make: Callable[[], AbstractContextManager[Any]]) -> None:
@@ -183,8 +183,13 @@ def keep_step_with(xp: Any) -> None:
 
 def for_each_thread(items: Sequence[T]) -> list[Sequence[T]]:
     """The items in as many consecutive runs as there are threads, none empty."""
-    count = min(threads(), len(items))
-    return [items[len(items) * i // count : len(items) * (i + 1) // count] for i in range(count)]
+    return split_evenly(items, threads())
+
+
+def split_evenly(items: Sequence[T], most: int) -> list[Sequence[T]]:
+    """Neighbours together, in at most so many runs of nearly equal length, none empty."""
+    count = min(len(items), most)
+    return [items[i * len(items) // count : (i + 1) * len(items) // count] for i in range(count)]
 
 
 @cache
@@ -209,5 +214,5 @@ def _switch_often() -> Iterator[None]:
 
 
 _thread = local()  # `stop` and `awaited` in a background task; `until` inside `ending`; `is_item` in a thread of the pool
-_frequent_switches = _Shared(_switch_often)
-_one_blas_thread = _Shared(lambda: _controller().limit(limits=1, user_api="blas"))
+_frequent_switches = SharedContext(_switch_often)
+_one_blas_thread = SharedContext(lambda: _controller().limit(limits=1, user_api="blas"))

@@ -3,7 +3,7 @@
 It is slow: some hundred thousand operations a second. So it serves where terms cancel in float64, which is found here, too.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -12,7 +12,7 @@ import mpmath
 import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
-from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.algebra import Array, Numbers
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
@@ -21,7 +21,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import TERMS
 from mirage_eg.ir.ops import Kind, Op
-from mirage_eg.ir.shapes import Attributes, Shape
+from mirage_eg.ir.shapes import Attributes
 
 DIGITS = 400  # more than float64's whole range has
 AMPLIFIED = 1 << 24  # by the constants of a graph together: what cancels to 24 bits counts again
@@ -30,12 +30,8 @@ MOST_CANCELLED = 0.75  # of the elements
 
 
 @dataclass(frozen=True, slots=True)
-class ExactNumbers:
+class ExactNumbers(Numbers):
     """Arrays of mpmath's numbers; what is undefined is not-a-number."""
-
-    def shape(self, x: Array) -> Shape:
-        """Extents of x."""
-        return tuple(x.shape)
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """By the table of `mpmath_ops`."""
@@ -59,25 +55,12 @@ class ExactNumbers:
         """The product."""
         return np.asarray((x[..., :, :, None] * y[..., None, :, :]).sum(axis=-2), dtype=object)
 
-    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """The op's own rule."""
-        assert row.rearrange is not None
-        return row.rearrange(np, operands, lead, attributes)
-
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """Moves. Raises UnsupportedError: another op."""
         if row.rearrange is None:
             raise UnsupportedError(f"{row.name} has no exact numbers")
         arrays = [x.astype(np.float64) if place == row.indices else x for place, x in enumerate(operands)]
         return library_ops.moved(np, row, arrays, lead, attributes)
-
-    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
-        """`move` itself."""
-        return move(x)
-
-    def join(self, pieces: Sequence[Array], axis: int) -> Array:
-        """Concatenation."""
-        return np.concatenate(pieces, axis=axis)
 
     def cast(self, x: Array, dtype: DType) -> Array:
         """x itself."""

@@ -63,60 +63,44 @@ class Randomness:
 
     def generator(self, k: int, rank: int, factor: Fraction = Fraction(1)) -> Number:
         """The exponent t that makes ω = g^(2t) of component k, times an exact constant, for arrays of `rank`."""
-        return _per_trial(self, _Generator(factor), k, rank)
+        return _per_trial(self, k, rank, _exponent, factor)
 
     def order(self, k: int, rank: int) -> tuple[Number, Number]:
         """Factor and offset that key the total order of component k, for arrays of `rank`."""
-        return _per_trial(self, _order_factor, k, rank), _per_trial(self, _order_offset, k, rank)
+        return _per_trial(self, k, rank, _of_order, 0), _per_trial(self, k, rank, _of_order, 1)
 
     def inverse_order(self, k: int, rank: int) -> tuple[Number, Number]:
         """Factor and offset of the inverse function."""
-        return _per_trial(self, _inverse_factor, k, rank), _per_trial(self, _inverse_offset, k, rank)
+        return _per_trial(self, k, rank, _of_inverse, 0), _per_trial(self, k, rank, _of_inverse, 1)
 
     def offset(self, k: int, rank: int, below: int, *name: object) -> Number:
         """A random whole number 0 ≤ c < `below` for a name and component k, for arrays of `rank`."""
-        return _per_trial(self, _Offset(name, below), k, rank)
+        return _per_trial(self, k, rank, _below, below, *name)
 
     def keyed(self, x: Array, k: int, *name: object, of: int | None = None) -> Array:
         """The random function `name` from the residues x of component `of` (default k) to residues of component k."""
         own = float(PRIMES[k if of is None else of])
-        key = _per_trial(self, _Named(name), k, x.ndim)
+        key = _per_trial(self, k, x.ndim, _named, *name)
         prime = float(PRIMES[k])
         return one_pass(self.xp, "keyed", lambda a, b: _scramble(a, b, PRIMES[k]), x, key, constants=(prime, own, 1 / own))
 
 
-@dataclass(frozen=True, slots=True)
-class _Named:
+def _named(seed: int, number: int, k: int, *name: object) -> int:
     """The key of a keyed function."""
-
-    name: tuple[object, ...]
-
-    def __call__(self, seed: int, number: int, k: int) -> int:
-        return _key(seed, number, (k, *self.name))
+    return _key(seed, number, (k, *name))
 
 
-@dataclass(frozen=True, slots=True)
-class _Offset:
+def _below(seed: int, number: int, k: int, below: int, *name: object) -> int:
     """A whole number below a limit."""
-
-    name: tuple[object, ...]
-    below: int
-
-    def __call__(self, seed: int, number: int, k: int) -> int:
-        return _key(seed, number, (k, *self.name)) % self.below
+    return _named(seed, number, k, *name) % below
 
 
-@dataclass(frozen=True, slots=True)
-class _Generator:
+def _exponent(seed: int, number: int, k: int, factor: Fraction) -> int:
     """1 ≤ t < (prime − 1)/2 at random, times a constant modulo (prime − 1)/2."""
-
-    factor: Fraction
-
-    def __call__(self, seed: int, number: int, k: int) -> int:
-        order = (PRIMES[k] - 1) // 2
-        factor = rational(self.factor, order)
-        assert factor is not None
-        return (1 + _key(seed, number, ("omega", k)) % (order - 1)) * factor % order
+    order = (PRIMES[k] - 1) // 2
+    constant = rational(factor, order)
+    assert constant is not None
+    return (1 + _key(seed, number, ("omega", k)) % (order - 1)) * constant % order
 
 
 @lru_cache(maxsize=1 << 10)
@@ -129,27 +113,21 @@ def _order(seed: int, number: int, k: int) -> tuple[int, int]:
     return (factor, offset) if zero < one else (prime - factor, (factor + offset) % prime)
 
 
-def _order_factor(seed: int, number: int, k: int) -> int:
-    return _order(seed, number, k)[0]
+def _of_order(seed: int, number: int, k: int, place: int) -> int:
+    return _order(seed, number, k)[place]
 
 
-def _order_offset(seed: int, number: int, k: int) -> int:
-    return _order(seed, number, k)[1]
-
-
-def _inverse_factor(seed: int, number: int, k: int) -> int:
-    return pow(_order_factor(seed, number, k), -1, PRIMES[k])
-
-
-def _inverse_offset(seed: int, number: int, k: int) -> int:
-    return -_order_offset(seed, number, k) * _inverse_factor(seed, number, k) % PRIMES[k]
+def _of_inverse(seed: int, number: int, k: int, place: int) -> int:
+    factor, offset = _order(seed, number, k)
+    inverse = pow(factor, -1, PRIMES[k])
+    return (inverse, -offset * inverse % PRIMES[k])[place]
 
 
 @lru_cache(maxsize=1 << 12)
-def _per_trial(random: Randomness, function: Callable[[int, int, int], int], k: int, rank: int) -> Number:
+def _per_trial(random: Randomness, k: int, rank: int, function: Callable[..., int], *arguments: object) -> Number:
     """The number of a trial; for stacked trials an array of numbers, along the first of `rank` dims."""
-    dtype = np.uint64 if isinstance(function, _Named) else np.float64
-    numbers = np.array([function(random.seed, number, k) for number in random.trials], dtype)
+    dtype = np.uint64 if function is _named else np.float64
+    numbers = np.array([function(random.seed, number, k, *arguments) for number in random.trials], dtype)
     return numbers[0] if isinstance(random.trial, int) else random.xp.asarray(numbers.reshape(-1, *[1] * (rank - 1)))
 
 

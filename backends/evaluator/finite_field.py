@@ -7,6 +7,7 @@ not exist (r of an exp) is a keyed random function of the previous one, and `Fie
 (Random testing of tensor programs over finite fields is Mirage's, OSDI'25; the third prime and the laziness are ours.)
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -25,6 +26,7 @@ from mirage_eg.backends.evaluator.field_semantics import (
     affine,
     either,
     exists,
+    mask_of,
     rational,
     scaled_exp,
 )
@@ -34,6 +36,7 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import SQUARES
 from mirage_eg.ir.ops import Op
+from mirage_eg.ir.reached import operands_first
 from mirage_eg.ir.shapes import Attributes, Shape, broadcast
 
 NOTHING: frozenset[str] = frozenset()
@@ -310,8 +313,7 @@ class FieldAlgebra:
             residues = move([component.residues for component in components])
             if all(component.undefined is None for component in components):
                 return Component(residues, pending=any(component.pending for component in components))
-            masks = [_mask(component) for component in components]
-            return Component(residues, move(masks))
+            return Component(residues, move([*map(mask_of, components)]))
 
         return FieldValue(
             shape,
@@ -322,10 +324,11 @@ class FieldAlgebra:
 
     def read(self, values: Sequence[FieldValue], k: int = 0) -> list[Component]:
         """Component k (default p) of each value; computes all components that they need, each once, in topological order."""
-        order, computations, readers = _demand(self._computation, [(value, k) for value in values])
+        computations = self._demand(values, k)
+        readers = Counter(read for reads, _ in computations.values() for read in reads)
+        readers.update((value, k) for value in values)  # which are never dropped
         results: dict[ComponentKey, Component] = {}
-        for key in order:
-            reads, compute = computations[key]
+        for key, (reads, compute) in computations.items():
             results[key] = compute(*(results[read] for read in reads))
             for read in reads:
                 readers[read] -= 1
@@ -339,7 +342,18 @@ class FieldAlgebra:
 
     def needs(self, values: Sequence[FieldValue], k: int) -> list[ComponentKey]:
         """All components that component k of each value depends on."""
-        return _demand(self._computation, [(value, k) for value in values])[0]
+        return [*self._demand(values, k)]
+
+    def _demand(self, values: Sequence[FieldValue], k: int) -> dict[ComponentKey, Computation]:
+        """The computations of all components that component k of each value needs, operands first."""
+        computations: dict[ComponentKey, Computation] = {}
+
+        def reads(key: ComponentKey) -> Sequence[ComponentKey]:
+            if key not in computations:
+                computations[key] = self._computation(key)
+            return computations[key][0]
+
+        return {key: computations[key] for key in operands_first([(value, k) for value in values], reads)}
 
     def _computation(self, key: ComponentKey) -> Computation:
         value, k = key
@@ -347,27 +361,6 @@ class FieldAlgebra:
             return value.computation(k)
         # The component does not exist: a keyed random function of the previous one.
         return [(value, k - 1)], lambda x: Component(self.random.keyed(_wide(x).residues, k, "missing", of=k - 1), x.undefined)
-
-
-def _demand(
-    computation: Callable[[ComponentKey], Computation], roots: Sequence[ComponentKey]
-) -> tuple[list[ComponentKey], dict[ComponentKey, Computation], dict[ComponentKey, int]]:
-    """All components that the roots need, operands first, with computations and numbers of readers; without recursion."""
-    order: list[ComponentKey] = []
-    computations: dict[ComponentKey, Computation] = {}
-    readers: dict[ComponentKey, int] = dict.fromkeys(roots, 1)  # a root is never dropped
-    stack: list[tuple[ComponentKey, bool]] = [(root, False) for root in reversed(roots)]
-    while stack:
-        key, visited = stack.pop()
-        if visited:
-            order.append(key)
-        elif key not in computations:
-            computations[key] = computation(key)
-            stack.append((key, True))
-            for read in computations[key][0]:
-                readers[read] = readers.get(read, 0) + 1
-                stack.append((read, False))
-    return order, computations, readers
 
 
 def _broadcast(operands: Sequence[FieldValue]) -> Shape:
@@ -378,7 +371,3 @@ def _broadcast(operands: Sequence[FieldValue]) -> Shape:
 def _wide(component: Component) -> Component:
     """In float64, for arithmetic; random inputs and their views are float32."""
     return Component(component.residues.astype(np.float64, copy=False), component.undefined, component.pending)
-
-
-def _mask(component: Component) -> Array:
-    return np.zeros_like(component.residues, dtype=bool) if component.undefined is None else component.undefined

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
-from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.algebra import Array, Numbers
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, keep_step_with, raise_if_stopped
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
@@ -20,11 +20,11 @@ from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import CASTS, elementwise_table
 from mirage_eg.ir.ops import Op
-from mirage_eg.ir.shapes import Attributes, Shape
+from mirage_eg.ir.shapes import Attributes
 
 
 @dataclass(frozen=True, slots=True)
-class FloatAlgebra:
+class FloatAlgebra(Numbers):
     """Arrays of the module `xp`, computed in `working` precision (float32 or float64).
 
     With `rounds`, values in memory and operands of matrix units are rounded to their own types, as in kernels; bfloat16 is
@@ -34,10 +34,6 @@ class FloatAlgebra:
     xp: Any = np
     working: DType = DType.float64
     rounds: bool = False
-
-    def shape(self, x: Array) -> Shape:
-        """Extents of x."""
-        return tuple(x.shape)
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """By the table ELEMENTWISE; a cast rounds where this algebra does."""
@@ -70,23 +66,10 @@ class FloatAlgebra:
         with np.errstate(all="ignore"):
             return product(self.xp, x, y, np.dtype(str(self.working)))
 
-    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """The op's own rule."""
-        assert row.rearrange is not None
-        return row.rearrange(self.xp, operands, lead, attributes)
-
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """By `library_ops`."""
         with np.errstate(all="ignore"):
             return self._wide(library_ops.numbers(self.xp, row, list(map(self._wide, operands)), lead, attributes))
-
-    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
-        """`move` itself."""
-        return move(x)
-
-    def join(self, pieces: Sequence[Array], axis: int) -> Array:
-        """Concatenation."""
-        return self.xp.concatenate(pieces, axis=axis)
 
     def cast(self, x: Array, dtype: DType) -> Array:
         """The value rounded to `dtype` where this algebra rounds."""

@@ -3,24 +3,22 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock
+
+from mirage_eg.backends.evaluator.cpu_threads import SharedContext
 
 NEW_OBJECTS = 20_000  # between two collections; Python has 700 to 2,000
-_lock = Lock()
-_rare: list[tuple[int, int, int]] = []  # thresholds before each context that is open: the first one's come back with the last
 
 
 @contextmanager
-def rare_collections() -> Iterator[None]:
-    """Python looks for cycles less often while a context of any thread is open: searches make many objects and few cycles."""
-    with _lock:
-        _rare.append(gc.get_threshold())
-        if 0 < _rare[-1][0] < NEW_OBJECTS:  # 0: no collections
-            gc.set_threshold(NEW_OBJECTS)
+def _rare_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    if 0 < before[0] < NEW_OBJECTS:  # 0: no collections
+        gc.set_threshold(NEW_OBJECTS)
     try:
         yield
     finally:
-        with _lock:
-            before = _rare.pop()
-            if not _rare:
-                gc.set_threshold(*before)
+        gc.set_threshold(*before)
+
+
+rare_collections = SharedContext(_rare_collections)
+"""Python looks for cycles less often while a thread is in this context: searches make many objects and few cycles."""

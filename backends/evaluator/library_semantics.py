@@ -167,14 +167,7 @@ def _undefined(row: Op, operands: Sequence[Component], lead: int, attributes: At
     """The mask of a move: masks move as what they belong to; an undefined index makes all elements undefined."""
     if all(operand.undefined is None for operand in operands):
         return None
-    masks = [
-        operand.residues
-        if place == row.indices
-        else np.zeros(operand.residues.shape, bool)
-        if operand.undefined is None
-        else operand.undefined
-        for place, operand in enumerate(operands)
-    ]
+    masks = [operand.residues if place == row.indices else mask_of(operand) for place, operand in enumerate(operands)]
     mask: Array = moved(np, row, masks, lead, attributes)
     if row.indices is None:
         return mask

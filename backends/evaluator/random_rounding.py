@@ -5,22 +5,22 @@ roundoff. The spread of the outputs shows cancellation and errors that grow from
 is not finite, rounding alone takes an operand out of the domain of an op.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log2, prod
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.evaluator.algebra import Algebra, Array
+from mirage_eg.backends.evaluator.algebra import Algebra, Array, Numbers
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
-from mirage_eg.backends.evaluator.shifted_floats import Numbers, ShiftedFloats
+from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.op.library import LIBRARY
 from mirage_eg.ir.ops import Op
-from mirage_eg.ir.shapes import Attributes, Shape
+from mirage_eg.ir.shapes import Attributes
 
 SAMPLES = 4
 POLES = frozenset(op.name for op in PACKAGED.values() if op.pole)
@@ -28,7 +28,7 @@ _TINY = float(np.finfo(np.float64).tiny)  # below it numbers are equally spaced
 
 
 @dataclass(frozen=True, slots=True)
-class RandomRounding:
+class RandomRounding(Numbers):
     """The numbers of `plain`, each moved by a uniform random number of standard deviation `roundoff` times its size."""
 
     plain: Numbers
@@ -53,10 +53,6 @@ class RandomRounding:
         random = self.generator.random(x.shape, dtype=np.float32) - np.float32(0.5)
         return x + size * random * (np.sqrt(12 * roundings) * self.roundoff)
 
-    def shape(self, x: Array) -> Shape:
-        """Extents of x."""
-        return self.plain.shape(x)
-
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """The result moves."""
         with np.errstate(all="ignore"):
@@ -77,10 +73,6 @@ class RandomRounding:
         with np.errstate(all="ignore"):
             return self._moved(self.plain.matmul(self._moved(x, log2(2 * x.shape[-1])), y))
 
-    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """As `plain` does."""
-        return self.plain.rearrange(row, operands, lead, attributes)
-
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """The terms of sums move as in `reduce`; what moves elements or orders them is exact."""
         op = LIBRARY.get(row.name)
@@ -90,14 +82,6 @@ class RandomRounding:
         with np.errstate(all="ignore"):
             moved = [self._moved(operands[0], log2(2 * terms)), *operands[1:]]
             return self._moved(self.plain.library(row, moved, lead, attributes))
-
-    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
-        """As `plain` does."""
-        return self.plain.view(x, shape, move)
-
-    def join(self, pieces: Sequence[Array], axis: int) -> Array:
-        """As `plain` does."""
-        return self.plain.join(pieces, axis)
 
     def cast(self, x: Array, dtype: DType) -> Array:
         """As `plain` does."""

@@ -8,11 +8,11 @@ logarithm is a sum of two numbers until it is used.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.evaluator.algebra import Algebra, Array
+from mirage_eg.backends.evaluator.algebra import Array, Numbers
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import FACTORS, TERMS, power_of
 from mirage_eg.ir.ops import Op
@@ -37,18 +37,6 @@ class Logarithm:
 
 
 Value = Any  # an array, a Shifted or a Logarithm
-
-
-class Numbers(Algebra[Array], Protocol):
-    """An algebra of arrays of numbers, such as `FloatAlgebra`."""
-
-    @property
-    def xp(self) -> Any:
-        """The library of its arrays."""
-
-    @property
-    def working(self) -> DType:
-        """The type of arithmetic."""
 
 
 @dataclass(frozen=True, slots=True)

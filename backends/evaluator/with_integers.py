@@ -1,6 +1,6 @@
 """Numbers of which integers are computed in their own width: they wrap as torch's do, and are exact where floats are not."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
-from mirage_eg.backends.evaluator.algebra import Array
+from mirage_eg.backends.evaluator.algebra import Array, Numbers
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError
 from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
 from mirage_eg.ir.ops import OPS, Op
-from mirage_eg.ir.shapes import Attributes, Shape
+from mirage_eg.ir.shapes import Attributes
 
 
 @dataclass(frozen=True, slots=True)
-class WithIntegers:
+class WithIntegers(Numbers):
     """The numbers of `plain`, which rounds; arrays of integers stay arrays of integers."""
 
     plain: FloatAlgebra
@@ -32,10 +32,6 @@ class WithIntegers:
     def working(self) -> DType:
         """The type of arithmetic of the other numbers."""
         return self.plain.working
-
-    def shape(self, x: Array) -> Shape:
-        """Extents of x."""
-        return self.plain.shape(x)
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """In 64 bits where all operands are integers; a condition of `where` is none."""
@@ -66,10 +62,6 @@ class WithIntegers:
             return FloatAlgebra(self.xp).matmul(x, y).astype(np.int64).astype(np.int32)
         return self.plain.matmul(x, y)
 
-    def rearrange(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """As `plain` does."""
-        return self.plain.rearrange(row, operands, lead, attributes)
-
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
         """Elements that are integers stay integers; so do indices. Raises ProgramError: an index is out of range."""
         if row.indices is not None:
@@ -81,14 +73,6 @@ class WithIntegers:
             return library_ops.computed(library_ops.LibraryNumbers(np), row, operands, lead, attributes)
         value = {"value": _wrapped(attributes["value"])} if "value" in attributes else {}
         return library_ops.moved(np, row, operands, lead, {**attributes, **value})
-
-    def view(self, x: Array, shape: Shape, move: Callable[[Array], Array]) -> Array:
-        """As `plain` does."""
-        return self.plain.view(x, shape, move)
-
-    def join(self, pieces: Sequence[Array], axis: int) -> Array:
-        """As `plain` does."""
-        return self.plain.join(pieces, axis)
 
     def cast(self, x: Array, dtype: DType) -> Array:
         """As torch does: to integers towards zero, from wider integers without the upper bits."""

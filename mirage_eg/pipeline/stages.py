@@ -121,7 +121,7 @@ def _begun(
     rulebook = load_rules(options.domain, options.rules, options.without, options.undefined_in(request.program))
     check_cache()
     with ExitStack() as stack:
-        stack.enter_context(rare_collections())
+        stack.enter_context(rare_collections)
         file = None
         if checkpoint is not None:
             file = stack.enter_context(closing(Checkpoint(checkpoint, request.identity, resume)))

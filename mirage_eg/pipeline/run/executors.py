@@ -25,7 +25,7 @@ from time import perf_counter, thread_time
 from types import TracebackType
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import in_background, raise_if_stopped
+from mirage_eg.backends.evaluator.cpu_threads import in_background, raise_if_stopped, split_evenly
 from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, install_ops, pickled_ops
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.pipeline.run.code_hash import code_hash
@@ -144,7 +144,7 @@ class Workers:
         chunks = split_evenly(left, self.count * CHUNKS)
         losses = 0
         while chunks:
-            lost: list[list[int]] = []
+            lost: list[Sequence[int]] = []
             for chunk, results in self._run_there(function, common, items, chunks, until):
                 if results is None:
                     lost.append(chunk)
@@ -253,11 +253,11 @@ class Workers:
         return list(range(done, len(items)))
 
     def _run_there(
-        self, function: Function, common: Any, items: Sequence[Any], chunks: Sequence[list[int]], until: Callable[[], float]
-    ) -> Iterator[tuple[list[int], list[Any] | None]]:
+        self, function: Function, common: Any, items: Sequence[Any], chunks: Sequence[Sequence[int]], until: Callable[[], float]
+    ) -> Iterator[tuple[Sequence[int], list[Any] | None]]:
         """The results of each chunk, None where its worker died."""
-        futures: dict[Future[list[Any]], list[int]] = {}
-        unsent: list[list[int]] = []
+        futures: dict[Future[list[Any]], Sequence[int]] = {}
+        unsent: list[Sequence[int]] = []
         executor = self.open_pool()
         job = _Job(function, common)
         broken = False
@@ -421,9 +421,3 @@ def _unpacked(packed: bytes) -> Any:
 
 def _each(function: Callable[[Any], Any], items: Sequence[Any]) -> Iterable[Any]:
     return map(function, items)
-
-
-def split_evenly(positions: Sequence[int], most: int) -> list[list[int]]:
-    """Neighbours together, in at most so many chunks of nearly equal size."""
-    count = min(len(positions), most)
-    return [list(positions[i * len(positions) // count : (i + 1) * len(positions) // count]) for i in range(count)]

@@ -18,8 +18,8 @@ def thresholds() -> Iterator[tuple[int, int, int]]:
 
 def test_collections_are_rare_until_the_last_of_overlapping_runs_ends(thresholds: tuple[int, int, int]) -> None:
     first, second = ExitStack(), ExitStack()
-    first.enter_context(rare_collections())
-    second.enter_context(rare_collections())
+    first.enter_context(rare_collections)
+    second.enter_context(rare_collections)
     first.close()
     assert gc.get_threshold()[0] > 5 * thresholds[0]
     second.close()
@@ -29,6 +29,6 @@ def test_collections_are_rare_until_the_last_of_overlapping_runs_ends(thresholds
 @pytest.mark.parametrize("own", [0, 1_000_000])
 def test_a_process_that_collects_less_is_left_alone(own: int, thresholds: tuple[int, int, int]) -> None:
     gc.set_threshold(own)
-    with rare_collections():
+    with rare_collections:
         assert gc.get_threshold()[0] == own
     assert gc.get_threshold()[0] == own
