@@ -23,11 +23,16 @@ from mirage_eg.ir.sizes import LEAST_HINT, Dim, SizeExpression, most, parts_of, 
 def dims_of(graph: Graph) -> dict[str, Dim]:
     """The named dims of a program's inputs. Raises GraphError: a name with two declarations."""
     dims: dict[str, Dim] = {}
-    for item in graph.inputs:
-        for dim in read_dims(item.get("dims"), len(item["shape"])):
-            if dim is not None and dims.setdefault(dim.name, dim).declaration != dim.declaration:
-                raise GraphError(f"got dims {dims[dim.name].declaration} and {dim.declaration}; a name has one declaration")
+    for _, _, dim in named_dims(graph):
+        if dims.setdefault(dim.name, dim).declaration != dim.declaration:
+            raise GraphError(f"got dims {dims[dim.name].declaration} and {dim.declaration}; a name has one declaration")
     return dims
+
+
+def named_dims(graph: Graph) -> list[tuple[int, int, Dim]]:
+    """The named dims of the inputs: the place of each input, the place of the dim in it, the dim."""
+    declared = (read_dims(item.get("dims"), len(item["shape"])) for item in graph.inputs)
+    return [(place, at, dim) for place, dims in enumerate(declared) for at, dim in enumerate(dims) if dim is not None]
 
 
 def sizes_of(graph: Graph) -> dict[str, int]:
@@ -36,8 +41,7 @@ def sizes_of(graph: Graph) -> dict[str, int]:
 
 
 def _declared(graph: Graph) -> list[tuple[Dim, int]]:
-    shapes = [(read_dims(item.get("dims"), len(item["shape"])), item["shape"]) for item in graph.inputs]
-    pairs = [(dim, extent) for dims, shape in shapes for dim, extent in zip(dims, shape, strict=True) if dim is not None]
+    pairs = [(dim, graph.inputs[place]["shape"][at]) for place, at, dim in named_dims(graph)]
     for dim, extent in pairs:
         if extent != (first := next(other for same, other in pairs if same.name == dim.name)):
             raise GraphError(

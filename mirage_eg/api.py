@@ -18,7 +18,7 @@ from mirage_eg.backends.runtime.library_lookup import library_of
 from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.numerics import as_kernels_compute
-from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.at_sizes import at_sizes, dims_of, named_dims
 from mirage_eg.ir.builder import Builder, KernelGraph
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
@@ -27,7 +27,6 @@ from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.shapes import row_major
-from mirage_eg.ir.sizes import read_dims
 from mirage_eg.ir.whole_inputs import index_bounds
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import Candidate, optimize
@@ -239,12 +238,7 @@ class SizedMuGraph:
     def __init__(self, result: "SizedResult") -> None:
         self._result = result
         self._graphs: dict[tuple[int, ...], MuGraph] = {}
-        self._places = {
-            dim.name: (place, position)
-            for place, item in reversed([*enumerate(result.program.inputs)])
-            for position, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
-            if dim is not None
-        }
+        self._places = {dim.name: (place, at) for place, at, dim in reversed(named_dims(result.program))}
 
     @property
     def program(self) -> Graph:

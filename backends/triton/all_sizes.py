@@ -9,11 +9,11 @@ from itertools import chain, islice
 
 from mirage_eg.backends.triton.emit import emit, size_name
 from mirage_eg.backends.triton.schedule import Schedule, Schedules
-from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.at_sizes import at_sizes, named_dims
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
-from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange, divisor, read_dims
+from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange, divisor
 
 _DEFAULT = Schedule()
 _CHOICES = 64  # of numbers that stand for the sizes, tried at most
@@ -60,10 +60,9 @@ def emit_for_sizes(
 def _arguments(graph: Graph, names: Sequence[str], ranges: Ranges) -> dict[str, SizeArgument]:
     """Where the program reads each size."""
     found: dict[str, SizeArgument] = {}
-    for place, item in enumerate(graph.inputs):
-        for position, dim in enumerate(read_dims(item.get("dims"), len(item["shape"]))):
-            if dim is not None and dim.name in names:
-                found.setdefault(size_name(dim.name), SizeArgument(place, position, ranges[dim.name]))
+    for place, at, dim in named_dims(graph):
+        if dim.name in names:
+            found.setdefault(size_name(dim.name), SizeArgument(place, at, ranges[dim.name]))
     return found
 
 

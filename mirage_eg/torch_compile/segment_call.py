@@ -21,11 +21,11 @@ from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.backends.triton.interpreter import interpreter
-from mirage_eg.ir.at_sizes import at_sizes, dims_of
+from mirage_eg.ir.at_sizes import at_sizes, dims_of, named_dims
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape, row_major
-from mirage_eg.ir.sizes import SizeExpression, read_dims, value_of
+from mirage_eg.ir.sizes import SizeExpression, value_of
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.segment_store import FoundSegment
 
@@ -39,12 +39,7 @@ class Results:
     def __init__(self, program: Graph) -> None:
         dims = dims_of(program)
         self.dtypes = [getattr(torch, str(kind.dtype)) for kind in program.output_types]
-        self.places = {
-            dim.name: (place, position)
-            for place, item in reversed([*enumerate(program.inputs)])
-            for position, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
-            if dim is not None
-        }
+        self.places = {dim.name: (place, at) for place, at, dim in reversed(named_dims(program))}
         symbols = {dim.name: SizeExpression(dim.hint, dim.name, dim.max, dim.multiple_of) for dim in dims.values()}
         self._types = (at_sizes(program, symbols) if dims else program).output_types
         self.names = tuple(dims)

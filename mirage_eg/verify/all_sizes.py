@@ -14,7 +14,7 @@ from random import Random
 
 from mirage_eg.egraph.expression import primes
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.at_sizes import at_sizes, named_dims
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.expand import expand
@@ -22,7 +22,7 @@ from mirage_eg.ir.flatten import flatten
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import CUTS_AND_JOINS, REPEATS
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.sizes import SizeExpression, SizeRange, read_dims
+from mirage_eg.ir.sizes import SizeExpression, SizeRange
 from mirage_eg.verify.box_proof import SizesProved, proved_sizes
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.proof import Proof, Prover
@@ -250,13 +250,7 @@ def _is_apart(program: Graph, graph: Graph) -> bool:
     """
     flat = flatten(graph)
     axes = infer_axes(flat, slices=True)
-    named = {
-        axis
-        for item, value in zip(program.inputs, flat.input_values, strict=True)
-        for place, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
-        if dim is not None
-        for axis in axes.dims[value][place]
-    }
+    named = {axis for place, at, _ in named_dims(program) for axis in axes.dims[flat.input_values[place]][at]}
     cut = {
         axis
         for item in flat.nodes
@@ -285,15 +279,9 @@ def _reduced(program: Graph, ranges: Ranges) -> tuple[str, ...]:
     """The named dims that the program sums over, or takes a maximum of."""
     graph = expand(program)
     axes = infer_axes(graph, repeats=True, barriers=True)
-    return tuple(
-        name
-        for name in ranges
-        if any(
-            dim is not None and dim.name == name and axes.reduced & set(axes.dims[value][place])
-            for item, value in zip(graph.inputs, graph.input_values, strict=True)
-            for place, dim in enumerate(read_dims(item.get("dims"), len(item["shape"])))
-        )
-    )
+    inputs = [axes.dims[value] for value in graph.input_values]
+    reduced = {dim.name for place, at, dim in named_dims(graph) if axes.reduced.intersection(inputs[place][at])}
+    return tuple(name for name in ranges if name in reduced)
 
 
 def _reason(verdict: Verdict) -> str:

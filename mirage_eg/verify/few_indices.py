@@ -13,8 +13,10 @@ less, and both borders stay what they are.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import reduce
 from itertools import combinations
 from math import prod
+from operator import or_
 
 from mirage_eg.ir.axes import Axes, Dim, Dims
 
@@ -27,9 +29,7 @@ def fewest_indices(axes: Axes) -> Counter[int]:
     A value that has an axis m times reads m intervals of indices, each no longer than all windows reach together. With an index
     between them and at both ends, all orders of them and of the borders are among the kept ones.
     """
-    least = Counter[int]()
-    for value in axes.dims:
-        least |= _occurrences(value)
+    least = most_occurrences(axes)
     least |= Counter({axis: PARTS for _, parts in axes.numberings for axis in parts})
     groups = [{axis} for axis in axes.reach]
     for image, windows, _ in axes.slides:
@@ -47,6 +47,15 @@ def distinguished(axes: Axes) -> frozenset[int]:
     of which a value has a part of the index alone, or which it has twice."""
     occurrences = [*map(_occurrences, axes.dims)]
     return axes.reduced | axes.indexed | _numbered_unclearly(axes, occurrences) | _joined_unclearly(axes, occurrences)
+
+
+def summed_alone(axes: Axes) -> frozenset[int]:
+    """Summed axes that no op tells apart, cuts, joins or slides over, and that no value has twice."""
+    dims = [dim for pair in axes.numberings for dim in pair]
+    dims += [dim for image, windows, _ in axes.slides for dim in (image, windows)]
+    dims += [dim for joined, parts in axes.joins for dim in (joined, *parts)]
+    twice = (axis for axis, times in most_occurrences(axes).items() if times > 1)
+    return axes.reduced.difference(axes.indexed, axes.reach, *dims, twice)
 
 
 def _numbered_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[int]:
@@ -141,6 +150,11 @@ def _misfits(axes: Axes, sizes: Sequence[int], fixed: Collection[int], least: Ma
 def _occurrences(value: Dims) -> Counter[int]:
     """How often a value has each axis."""
     return Counter(axis for dim in value for axis in dim)
+
+
+def most_occurrences(axes: Axes) -> Counter[int]:
+    """How often a value has each axis at most."""
+    return reduce(or_, map(_occurrences, axes.dims), Counter[int]())
 
 
 def _extent(sizes: Sequence[int], dim: Dim) -> int:

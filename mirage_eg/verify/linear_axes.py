@@ -7,8 +7,6 @@ program and a µGraph that are equal at one index of the axis, with the factors 
 number of them, in the field and in the reals; not as floats round.
 """
 
-from collections import Counter
-
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -16,22 +14,19 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import CASTS, FACTORS, QUOTIENTS, TERMS
 from mirage_eg.ir.op.moves import REPEATS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
+from mirage_eg.verify.few_indices import summed_alone
 
 _SIZES = frozenset({"shape", "times", "start", "stop", "columns", "strides"})  # attributes that are those of extents
 
 
 def linear_axes(graph: Graph, axes: Axes) -> frozenset[int]:
     """The reduced axes in which every value that has them is linear; none that an op tells apart, or that is cut or joined."""
-    dims = [*(dim for pair in axes.numberings for dim in pair), *(dim for it, _, _ in axes.slides for dim in (it,))]
-    dims += [*(windows for _, windows, _ in axes.slides), *(dim for joined, parts in axes.joins for dim in (joined, *parts))]
-    left = {*axes.reduced}.difference(axes.indexed, axes.reach, *dims)
-    for value_dims in axes.dims:
-        left.difference_update(axis for axis, times in Counter(it for dim in value_dims for it in dim).items() if times > 1)
+    left = summed_alone(axes)
     for item, values in graph.numbered():
         read = [axes.of(operand) for operand in item.operands]
         made = frozenset[int]().union(*map(axes.of, values))
         left -= _not_linear(graph, item, read, made)
-    return frozenset(left)
+    return left
 
 
 def _not_linear(graph: Graph, item: Node, read: list[frozenset[int]], made: frozenset[int]) -> frozenset[int]:

@@ -29,13 +29,12 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.integer_ranges import place_ranges, with_wraps
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.moves import RESHAPES
-from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.program_ends import core_of
 from mirage_eg.verify.box_proof import proved_by_boxes
 from mirage_eg.verify.proof_scope import ProofScope
 from mirage_eg.verify.slice_proof import LIMITS as PARTING_LIMITS
-from mirage_eg.verify.slice_proof import laws_of_parting, laws_that_may_part, parting_claims
+from mirage_eg.verify.slice_proof import laws_of_parting, laws_that_may_part, parting_claims, with_opaque_values
 
 CHAIN_LIMITS = Limits(iterations=40, nodes=5_000, seconds=10.0)  # of the search of a chain of steps for one proof
 
@@ -235,7 +234,9 @@ def express_both(program: Graph, candidate: Graph) -> JointTerms:
     inputs = [flat.add(write.source(kind)) for kind in program.input_types]
     outputs = [append(flat, with_wraps(graph, ranges), inputs) for graph in (program, candidate)]
     both = [flat.add(write.maximum(*pair)) for pair in zip(*outputs, strict=True)]  # equal indices of both are one axis index
-    whole = without_dead_code(Graph((*_with_opaque_values(flat), *(node("output", value) for value in both))))
+    whole = without_dead_code(
+        Graph((*with_opaque_values(flat.nodes, flat.checker.types), *(node("output", value) for value in both)))
+    )
     parting = dissolve(whole, everywhere=True)
     joint = _between_ends(parting.graph)
     nodes = [item for item in joint.nodes if item.op != "output"]
@@ -261,12 +262,6 @@ def _aligned_pair(nodes: Sequence[Node], value: int) -> int:
     while nodes[value].op in RESHAPES:
         [value] = nodes[value].operands
     return value
-
-
-def _with_opaque_values(flat: Flat) -> tuple[Node, ...]:
-    """The nodes with an input in place of each library op: equal ops on equal operands are one opaque value."""
-    pairs = zip(flat.nodes, flat.checker.types, strict=True)
-    return tuple(write.source(kind) if item.kind is Kind.LIBRARY else item for item, kind in pairs)
 
 
 def _joint_axes(program: Graph, both: Graph) -> Axes:

@@ -18,7 +18,6 @@ with the inputs at one i, and n D = 0: D is zero. The same follows from k elemen
     term    a product of functions of the inputs at one index of J, by which a value there is linear
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from math import ceil, isqrt, prod
@@ -31,7 +30,7 @@ from mirage_eg.ir.op import activations, arithmetic, exponentials
 from mirage_eg.ir.op.elementwise import CASTS, CLAMPS, EXTREMES, PRODUCTS, QUOTIENTS, SQUARES, TERMS
 from mirage_eg.ir.op.moves import BROADCASTS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
-from mirage_eg.verify.few_indices import distinguished
+from mirage_eg.verify.few_indices import distinguished, most_occurrences, summed_alone
 
 MOST_TERMS = 64  # of a value: a longer sum of products is no candidate
 
@@ -67,7 +66,7 @@ class _NotTogetherError(Exception):
 
 def _groups(graph: Graph, axes: Axes) -> list[frozenset[int]]:
     """Axes that can be shortened together."""
-    left, found = _candidates(axes), list[frozenset[int]]()
+    left, found = summed_alone(axes), list[frozenset[int]]()
     while left:
         group = left
         while group:
@@ -81,27 +80,10 @@ def _groups(graph: Graph, axes: Axes) -> list[frozenset[int]]:
     return found
 
 
-def _candidates(axes: Axes) -> frozenset[int]:
-    """Summed axes that no op tells apart, cuts, joins or slides over, and that no value has twice."""
-    dims = [dim for pair in axes.numberings for dim in pair]
-    dims += [dim for image, windows, _ in axes.slides for dim in (image, windows)]
-    dims += [dim for joined, parts in axes.joins for dim in (joined, *parts)]
-    left = axes.reduced.difference(axes.indexed, axes.reach, *dims)
-    return left.difference(axis for axis, times in _occurrences(axes).items() if times > 1)
-
-
-def _occurrences(axes: Axes) -> Counter[int]:
-    """How often a value has each axis at most."""
-    most = Counter[int]()
-    for dims in axes.dims:
-        most |= Counter(axis for dim in dims for axis in dim)
-    return most
-
-
 def _terms_over(graph: Graph, axes: Axes, sizes: list[int], group: frozenset[int]) -> int:
     """So many indices of a group decide: one more than the sums that an element of an output depends on."""
     counted = distinguished(axes).union(axes.reach, *(dim for image, windows, _ in axes.slides for dim in (image, windows)))
-    places = {axis: prod([sizes[axis] if axis in counted else times] * times) for axis, times in _occurrences(axes).items()}
+    places = {axis: prod([sizes[axis] if axis in counted else times] * times) for axis, times in most_occurrences(axes).items()}
     sums = _Sums(graph, axes, group).sums
     return 1 + sum(prod(places[axis] for axis in varying) for term, _, varying in sums if term)
 

@@ -19,7 +19,7 @@ from mirage_eg.ir.dissolve import Box, Dissolution, dissolve, take
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.selections import are_disjoint, count, is_everything
@@ -86,16 +86,15 @@ def laws_of_parting(claims: Expression, laws: SufficientLaws) -> tuple[str, ...]
 
 
 def _with_opaque_ops(program: Graph) -> Graph:
-    nodes: list[Node] = []
-    read: list[int] = []
-    for value, item in enumerate(program.nodes):
-        if item.kind is Kind.LIBRARY:
-            kind = program.types[value]
-            nodes.append(write.source(kind))
-            read += item.operands
-        else:
-            nodes.append(item)
-    return Graph((*nodes, *(node("output", value) for value in dict.fromkeys(read))))
+    nodes = with_opaque_values(program.nodes, program.types)
+    read = dict.fromkeys(operand for item in program.nodes if item.kind is Kind.LIBRARY for operand in item.operands)
+    return Graph((*nodes, *program.outputs, *(node("output", value) for value in read)))
+
+
+def with_opaque_values(nodes: Sequence[Node], types: Sequence[TensorType]) -> tuple[Node, ...]:
+    """The nodes, of one result each, with an input in place of each library op: equal ones are one opaque value."""
+    pairs = zip(nodes, types, strict=False)  # outputs at the end have no results
+    return tuple(write.source(kind) if item.kind is Kind.LIBRARY else item for item, kind in pairs)
 
 
 def _is_whole(box: Box) -> bool:
