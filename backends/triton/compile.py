@@ -92,8 +92,9 @@ def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
         OptionError: an unknown target.
         MirageError: the source is no emitted program.
     """
+    known = target_of(target)
     with loaded(source) as module:
-        return by_kernel(record for record, _ in compile_module(module, target))
+        return by_kernel(record for record, _ in compile_module(module, known))
 
 
 def by_kernel(records: Iterable[KernelCompile]) -> list[KernelCompile]:
