@@ -8,9 +8,10 @@ are plain ints. The bit of a value is that of its class and axes: no block has t
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import or_
+from operator import and_, or_
 
 from mirage_eg.egraph.expression import Constant
+from mirage_eg.ir.reached import reached
 from mirage_eg.search.split_space import PruneLog, Space, Value
 from mirage_eg.search.structure import is_swappable
 
@@ -67,13 +68,8 @@ def walk_back(closure: Closure, goals: Sequence[Collection[Value]], bounds: Coll
         makers[item.result].append(item)
         for operand in set(item.operands):
             users[operand].append(item)
-    useful = {i for goal in wanted for i in goal}
-    frontier = list(useful)
-    while frontier:
-        for item in makers[frontier.pop()]:
-            fresh = set(item.operands) - useful
-            useful |= fresh
-            frontier += fresh
+    ends = {i for goal in wanted for i in goal}
+    useful = {*reached(ends, lambda i: (operand for item in makers[i] for operand in item.operands))}
     if "leads nowhere" in bounds:
         for item in derivations:
             if item.result not in useful:
@@ -85,7 +81,6 @@ def walk_back(closure: Closure, goals: Sequence[Collection[Value]], bounds: Coll
             numbers.setdefault((class_, axes), len(numbers))
     bits = tuple(1 << numbers[value[:2]] if i >= loads or closure.optional[i] else 0 for i, value in enumerate(values))
     below = _below(values, loads, bits, makers)
-    ends = {i for goal in wanted for i in goal}
     uses: list[list[int]] = [[] for _ in values]
     for number, item in enumerate(derivations):
         for operand in sorted(set(item.operands)):
@@ -98,7 +93,7 @@ def walk_back(closure: Closure, goals: Sequence[Collection[Value]], bounds: Coll
         bits,
         wanted,
         _above(bits, users, below, ends, useful) if "forced ops" in bounds else (0,) * len(values),
-        tuple(_common([below[i] for i in goal]) if "forced ops" in bounds else 0 for goal in wanted),
+        tuple(reduce(and_, (below[i] for i in goal)) if goal and "forced ops" in bounds else 0 for goal in wanted),
         _paths(values, makers, ends) if "ops left" in bounds else (0,) * len(values),
     )
 
@@ -136,13 +131,6 @@ def close(space: Space, log: PruneLog) -> Closure:
     return Closure(tuple(values), len(space.loads), optional, tuple(derivations))
 
 
-def _common(sets: Sequence[int]) -> int:
-    result = -1
-    for one in sets:
-        result &= one
-    return 0 if result == -1 else result
-
-
 def _below(values: Sequence[Value], loads: int, bits: Sequence[int], makers: Sequence[Sequence[Derivation]]) -> list[int]:
     """For each value the bits of the values in every block that computes it, itself included: the greatest fixed point."""
     everything = (1 << max(bits, default=0).bit_length()) - 1
@@ -153,14 +141,10 @@ def _below(values: Sequence[Value], loads: int, bits: Sequence[int], makers: Seq
         for i in range(loads, len(values)):
             new = everything
             for item in makers[i]:
-                under = 0
-                for operand in item.operands:
-                    under |= below[operand]
-                new &= under
+                new &= reduce(or_, (below[operand] for operand in item.operands))
             new |= bits[i]
-            if new != below[i]:
-                below[i] = new
-                changed = True
+            changed |= new != below[i]
+            below[i] = new
     return below
 
 
@@ -177,20 +161,14 @@ def _above(
     changed = True
     while changed:
         changed = False
-        for i in sorted(useful, reverse=True):
-            if i in ends:
-                continue
+        for i in sorted({*useful} - {*ends}, reverse=True):
             new = everything
             for item in users[i]:
                 if item.result in useful:
-                    added = above[item.result] | bits[item.result]
-                    for operand in item.operands:
-                        if operand != i:
-                            added |= below[operand]
-                    new &= added
-            if new != above[i]:
-                above[i] = new
-                changed = True
+                    others = (below[operand] for operand in item.operands if operand != i)
+                    new &= reduce(or_, others, above[item.result] | bits[item.result])
+            changed |= new != above[i]
+            above[i] = new
     return tuple(above)
 
 

@@ -14,7 +14,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.elementwise_chains import uncounted_ops
-from mirage_eg.search.split_space import LOOP, Application, Index, PruneLog, Role, Space, Value
+from mirage_eg.search.split_space import LOOP, Index, PruneLog, Role, Space, Value
 from mirage_eg.search.structure import AnyStructure, Load, SplitReduction, Step, Structure, is_swappable
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.search.trace import class_names
@@ -173,28 +173,11 @@ class _Walk:
         distinct = list(dict.fromkeys(step.operands))
         values = [self.values[i] for i in distinct]
         wanted = tuple(distinct.index(i) for i in step.operands)
-        for op, places, constants, reduced, result in self._follow(values, len(operands)):
+        for op, places, constants, reduced, result in self.space.follow(values, self.log):
             same = sorted(places) == sorted(wanted) if is_swappable(op) else places == wanted
             if (op, constants, frozenset(reduced)) == (step.op, step.constants, frozenset(step.reduced)) and same:
                 return result
         return self._why_not(step, operands, number)
-
-    def _follow(self, values: Sequence[Value], arity: int) -> list[Application]:
-        """The ops on all of these values."""
-        space = self.space
-        match arity:
-            case 1:
-                return list(space.follow_one(0, values[0], self.log))
-            case 2 if len(values) == 1:
-                return list(space.follow_two(0, 0, values[0], values[0], self.log))
-            case 2:
-                return list(space.follow_two(0, 1, values[0], values[1], self.log))
-            case _:
-                of_class: dict[int, list[int]] = {}
-                for position, value in enumerate(values):
-                    of_class.setdefault(value[0], []).append(position)
-                places = range(len(values))
-                return [found for i in places for found in space.follow_three(i, values, of_class, self.log)]
 
     def _why_not(self, step: Step, operands: Sequence[Value], number: int) -> Departure:
         classes, phases = [value[0] for value in operands], {value[2] for value in operands}

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import zip_longest
-from math import ceil
+from math import ceil, prod
 
 from mirage_eg.egraph.expression import Split
 from mirage_eg.ir.axes import Axes, Dim, Dims
@@ -382,10 +382,7 @@ def regrouped(
 
 
 def _product(cuts: Sequence[tuple[int, int]]) -> int:
-    result = 1
-    for _, count in cuts:
-        result *= count
-    return result
+    return prod(count for _, count in cuts)
 
 
 def _ordered(op: str, operands: Sequence[int]) -> tuple[int, ...]:
