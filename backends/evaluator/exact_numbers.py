@@ -45,14 +45,12 @@ class ExactNumbers(Numbers):
         return np.asarray(np.frompyfunc(compute, len(operands), 1)(*operands), dtype=object)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
-        """Sums, means and maxima."""
         if kind == "max":
             return np.asarray(x.max(axis=axes, keepdims=True), dtype=object)
         total = np.asarray(x.sum(axis=axes, keepdims=True), dtype=object)
         return total if kind == "sum" else total / mpmath.mpf(prod(x.shape[axis] for axis in axes))
 
     def matmul(self, x: Array, y: Array) -> Array:
-        """The product."""
         return np.asarray((x[..., :, :, None] * y[..., None, :, :]).sum(axis=-2), dtype=object)
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
@@ -63,7 +61,6 @@ class ExactNumbers(Numbers):
         return library_ops.moved(np, row, arrays, lead, attributes)
 
     def cast(self, x: Array, dtype: DType) -> Array:
-        """x itself."""
         return x
 
 

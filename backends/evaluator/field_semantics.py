@@ -50,7 +50,6 @@ class Randomness:
 
     @property
     def trials(self) -> tuple[int, ...]:
-        """The trials."""
         return (self.trial,) if isinstance(self.trial, int) else self.trial
 
     def modulus(self, k: int) -> Modulus:
@@ -179,25 +178,20 @@ class FieldArithmetic(NamedTuple):
         return self.random.modulus(self.k)
 
     def add(self, x: Component, y: Component) -> Component:
-        """x + y."""
         return Component(self._modulus.add(x.residues, y.residues), _either_broadcast(x, y))
 
     def subtract(self, x: Component, y: Component) -> Component:
-        """x − y."""
         return Component(self._modulus.subtract(x.residues, y.residues), _either_broadcast(x, y))
 
     def multiply(self, x: Component, y: Component) -> Component:
-        """x · y."""
         undefined = x.undefined if x is y else _either_broadcast(x, y)
         return Component(self._modulus.multiply(x.residues, y.residues), undefined)
 
     def divide(self, x: Component, y: Component) -> Component:
-        """x / y."""
         undefined = _either_broadcast(x, Component(y.residues, _no_inverse(self._modulus, y)))
         return Component(self._modulus.divide(x.residues, y.residues), undefined)
 
     def affine(self, x: Component, factor: Fraction | int, offset: Fraction | int) -> Component:
-        """factor · x + offset for exact constants."""
         return affine(self._modulus, x, Fraction(factor), Fraction(offset))
 
     def constant(self, x: Component, value: Fraction) -> Component:

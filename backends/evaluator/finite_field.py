@@ -140,7 +140,6 @@ class FieldAlgebra:
         return residues.astype(np.float64) if self.stack and self.random.xp is not np else residues
 
     def shape(self, x: FieldValue) -> Shape:
-        """Extents of x."""
         return x.shape
 
     def elementwise(self, op: str, operands: Sequence[FieldValue], attributes: Attributes) -> FieldValue:
@@ -299,7 +298,6 @@ class FieldAlgebra:
         return self._rearranged([x], shape, lambda arrays: move(arrays[0]))
 
     def join(self, pieces: Sequence[FieldValue], axis: int) -> FieldValue:
-        """Concatenation."""
         extent = sum(piece.shape[axis] for piece in pieces)
         shape = (*pieces[0].shape[:axis], extent, *pieces[0].shape[axis + 1 :])
         return self._rearranged(pieces, shape, lambda arrays: self.random.xp.concatenate(arrays, axis=axis))

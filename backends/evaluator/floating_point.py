@@ -67,7 +67,6 @@ class FloatAlgebra(Numbers):
             return product(self.xp, x, y, np.dtype(str(self.working)))
 
     def library(self, row: Op, operands: Sequence[Array], lead: int, attributes: Attributes) -> Array:
-        """By `library_ops`."""
         with np.errstate(all="ignore"):
             return self._wide(library_ops.numbers(self.xp, row, list(map(self._wide, operands)), lead, attributes))
 

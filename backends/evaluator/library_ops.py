@@ -49,11 +49,9 @@ class LibraryNumbers:
     xp: Any
 
     def constant(self, array: Array, lead: int) -> Array:
-        """A constant."""
         return array.reshape((1,) * lead + array.shape)
 
     def filled(self, shape: Shape, value: Fraction, lead: int) -> Array:
-        """One number everywhere."""
         return self.xp.full((1,) * lead + shape, float(value))
 
     def running_sum(self, x: Array, axis: int) -> Array:
@@ -61,19 +59,15 @@ class LibraryNumbers:
         return self.xp.cumsum(x, axis=axis)
 
     def order(self, x: Array, lead: int, attributes: Attributes) -> Array:
-        """The places in order."""
         return places_in_order(self.xp, x, lead, attributes)
 
     def convolved(self, x: Array, weight: Array, lead: int, attributes: Attributes) -> Array:
-        """The convolution."""
         return convolved(self.xp, x, weight, lead, attributes, lambda a, b: product(self.xp, a, b, a.dtype))
 
     def largest_of_windows(self, x: Array, lead: int, attributes: Attributes) -> Array:
-        """The largest element of each window."""
         return pooled(self.xp, x, lead, attributes, self.xp.maximum, -np.inf)
 
     def mean_of_windows(self, x: Array, lead: int, attributes: Attributes) -> Array:
-        """The mean of each window."""
         sums = pooled(self.xp, x, lead, attributes, self.xp.add, 0.0)
         return sums / window_counts(self.xp, x.shape[lead + 2 :], attributes)
 

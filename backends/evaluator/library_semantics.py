@@ -71,7 +71,6 @@ class LibraryField:
 
     @property
     def xp(self) -> Any:
-        """NumPy or CuPy."""
         return self.random.xp
 
     def _stacked(self, shape: Shape, lead: int) -> Shape:
@@ -82,7 +81,6 @@ class LibraryField:
         return Component(self.xp.broadcast_to(array, self._stacked(array.shape, lead)))
 
     def filled(self, shape: Shape, value: Fraction, lead: int) -> Component:
-        """One number everywhere."""
         zeros = Component(self.xp.zeros(self._stacked(shape, lead)))
         return affine(self.random.modulus(self.k), zeros, Fraction(0), value)
 

@@ -100,7 +100,6 @@ class NumericMemo:
         self._numbers: dict[int, tuple[ref[Array], int]] = {}  # by identity, of live arrays
 
     def begin(self, inputs: Sequence[Array]) -> None:
-        """See `Memo`."""
         for x in inputs:
             if self._content(x) is None:
                 self._numbers[id(x)] = ref(x), self._contents.new()
@@ -126,7 +125,6 @@ class NumericMemo:
         return results
 
     def clear(self) -> None:
-        """Drop all results."""
         self._contents.clear()
 
     def _content(self, x: Array) -> int | None:
@@ -174,7 +172,6 @@ class FieldMemo:
         return value in self._entries
 
     def begin(self, inputs: Sequence[FieldValue]) -> None:
-        """See `Memo`."""
         self._promised = 0
         for x in inputs:
             if x not in self._entries:
@@ -203,7 +200,6 @@ class FieldMemo:
         return [self._stored(item, operands, results, index) for index in range(len(results))]
 
     def clear(self) -> None:
-        """Drop all results."""
         self._contents.clear()
 
     def _input(self, number: int) -> _Entry:

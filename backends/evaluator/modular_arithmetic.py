@@ -73,15 +73,12 @@ class Modulus:
     xp: Any = np
 
     def multiply(self, x: Array, y: Array) -> Array:
-        """x · y."""
         return self._one_pass("multiply", lambda a, b: residues(a * b, self.prime), x, y)
 
     def add(self, x: Array, y: Array) -> Array:
-        """x + y."""
         return self._one_pass("add", lambda a, b: residues(a + b, self.prime), x, y)
 
     def subtract(self, x: Array, y: Array) -> Array:
-        """x − y."""
         return self._one_pass("subtract", lambda a, b: residues(a - b, self.prime), x, y)
 
     def affine(self, x: Array, factor: Number, offset: Number) -> Array:

@@ -75,7 +75,6 @@ class DegreeAlgebra:
         return DegreeValue(shape, Degree(1, 0, 0), frozenset({"whole numbers"}) if whole else NOTHING)
 
     def shape(self, x: DegreeValue) -> Shape:
-        """Extents of x."""
         return x.extents
 
     def elementwise(self, op: str, operands: Sequence[DegreeValue], attributes: Attributes) -> DegreeValue:
@@ -88,7 +87,6 @@ class DegreeAlgebra:
         return DegreeValue(shape, degree, _beyond(operands))
 
     def reduce(self, kind: str, x: DegreeValue, axes: tuple[int, ...]) -> DegreeValue:
-        """Sums and means."""
         rank = len(x.extents)
         shape = tuple(1 if i - rank in axes else extent for i, extent in enumerate(x.extents))
         degree = x.degree.summed(prod(x.extents[axis] for axis in axes))

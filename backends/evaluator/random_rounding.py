@@ -38,12 +38,10 @@ class RandomRounding(Numbers):
 
     @property
     def xp(self) -> Any:
-        """NumPy or CuPy."""
         return self.plain.xp
 
     @property
     def working(self) -> DType:
-        """The type of arithmetic."""
         return self.plain.working
 
     def _moved(self, x: Array, roundings: float = 1.0) -> Array:
@@ -84,7 +82,6 @@ class RandomRounding(Numbers):
             return self._moved(self.plain.library(row, moved, lead, attributes))
 
     def cast(self, x: Array, dtype: DType) -> Array:
-        """As `plain` does."""
         return self.plain.cast(x, dtype)
 
 

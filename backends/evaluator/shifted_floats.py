@@ -52,7 +52,6 @@ class ShiftedFloats:
     keeps_range: bool = False
 
     def shape(self, x: Value) -> Shape:
-        """Extents of x."""
         return self.plain.shape(x) if _is_number(x) else np.broadcast_shapes(x.array.shape, x.log.shape)
 
     def elementwise(self, op: str, operands: Sequence[Value], attributes: Attributes) -> Value:

@@ -25,7 +25,6 @@ class WithIntegers(Numbers):
 
     @property
     def xp(self) -> Any:
-        """The library of the arrays."""
         return self.plain.xp
 
     @property
@@ -48,7 +47,6 @@ class WithIntegers(Numbers):
             return compute(np, *conditions, *(x.astype(np.int64) for x in numbers), **given)
 
     def reduce(self, kind: str, x: Array, axes: tuple[int, ...]) -> Array:
-        """Sums in 64 bits."""
         if not _is_whole(x):
             return self.plain.reduce(kind, x, axes)
         if kind == "max":

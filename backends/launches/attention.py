@@ -46,7 +46,6 @@ class LibraryAttention:
 
     @property
     def read(self) -> tuple[int, ...]:
-        """The values that the kernel reads."""
         return (self.queries, self.keys, self.v, *(() if self.mask is None else (self.mask,)))
 
 

@@ -30,7 +30,6 @@ class FusedConvolution:
 
     @property
     def read(self) -> tuple[int, ...]:
-        """The values that the kernel reads."""
         return (*self.convolution.operands, *(it for it in (self.bias, self.added) if it is not None))
 
 

@@ -224,7 +224,6 @@ class Scan:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The values that it reads."""
         return self.sources if self.first is None else (*self.sources, self.first)
 
 

@@ -92,13 +92,11 @@ class LaunchGraph:
         return {position: launch for launch in self.launches for position in launch.nodes}
 
     def of_kind(self, kind: LaunchKind) -> Iterator[Launch]:
-        """The launches of one kind."""
         return (launch for launch in self.launches if launch.kind is kind)
 
 
 @once_per_graph
 def launches_of(graph: Graph) -> LaunchGraph:
-    """The launches of a kernel graph."""
     copying = copying_nodes(graph)
     joint = joint_concats(graph, copying)
     order = launch_order(graph, joint)

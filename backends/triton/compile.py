@@ -78,7 +78,6 @@ def loaded(source: str | Path) -> Iterator[ModuleType]:
 
 
 def cache_folder() -> Path:
-    """The folder of Triton's compilation cache."""
     home = os.environ.get("TRITON_HOME") or Path.home()
     return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
 

@@ -117,5 +117,4 @@ def _factor(extent: int) -> str:
 
 
 def kernel_source(name: str, arguments: Sequence[str], body: Sequence[str]) -> str:
-    """The text of a kernel."""
     return "\n".join(["@triton.jit", f"def {name}({', '.join(arguments)}):", *(f"    {line}" for line in body)]) + "\n"

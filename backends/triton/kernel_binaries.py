@@ -29,7 +29,6 @@ class SizedTiles(NamedTuple):
 
     @property
     def are_full(self) -> str:
-        """The condition."""
         return f"{self.extent} % {self.step} == 0"
 
 

@@ -65,7 +65,6 @@ def torch_text(
 
 
 def triton_type(dtype: DType) -> str:
-    """The name of an element type in Triton."""
     return f"tl.{_TRITON_NAMES.get(dtype, dtype)}"
 
 

@@ -197,5 +197,4 @@ class ProgramFile:
         return frozenset(position for position, each in enumerate(read) if names.issuperset(self.names[it] for it in each))
 
     def new_name(self, wanted: str) -> str:
-        """An unused name."""
         return new_name(self.taken, wanted)

@@ -56,7 +56,6 @@ class Writer:
         self.lines[phase].append(line)
 
     def new_name(self, wanted: str) -> str:
-        """An unused name."""
         return new_name(self.names, wanted)
 
     def range(self, extent: int) -> str:

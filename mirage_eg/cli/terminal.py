@@ -135,7 +135,6 @@ def _lines() -> Iterator[Observer]:
 
 
 def json_line(value: Any) -> str:
-    """The value as JSON."""
     return json.dumps(plain(value), ensure_ascii=False, allow_nan=False)
 
 

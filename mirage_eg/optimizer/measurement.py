@@ -40,7 +40,6 @@ class Measurement:
         return self.outcome.us
 
     def json(self) -> JsonLine:
-        """The measurement in JSON's types."""
         line = {
             "kind": "measurement",
             "stage": self.stage,

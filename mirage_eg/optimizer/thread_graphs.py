@@ -75,7 +75,6 @@ def _thread(block: Graph, members: list[tuple[Node, range]]) -> Node:
 
 
 def thread_graphs(graph: Graph) -> Iterator[Graph]:
-    """All thread graphs of a kernel graph."""
     for item in graph.nodes:
         if item.op == "block":
             yield from (inner["graph"] for inner in item["graph"].nodes if inner.op == "thread")

@@ -97,8 +97,6 @@ class Tuned:
 
 @dataclass(slots=True)
 class _Run:
-    """The state of one run."""
-
     program: Graph
     families: Sequence[Family]
     device: Device
@@ -122,13 +120,11 @@ class _Run:
         return self.predicted[graph]
 
     def composed(self, structure: int, parts: Sequence[PartChoice]) -> Graph:
-        """The µGraph of these parts."""
         graph = self.families[structure].compose(parts)
         self.parts.setdefault((structure, graph), parts)
         return graph
 
     def parts_of(self, variant: Variant) -> Sequence[PartChoice]:
-        """The parts that a variant was composed of."""
         return self.parts[variant.structure, variant.graph]
 
     def keep(self, tuned: Tuned, kernels_us: Sequence[float]) -> None:

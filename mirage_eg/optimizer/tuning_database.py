@@ -62,7 +62,6 @@ class TuningDatabase:
 
 
 def file_of(folder: Path, device: str) -> Path:
-    """The file of a card."""
     return folder / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', device) or '_'}.jsonl"
 
 

@@ -60,7 +60,6 @@ def distance(one: Graph, other: Graph) -> float:
 
 
 def first(graph: Graph, structure: int) -> Iterator[Job]:
-    """The first schedules of a µGraph."""
     plain = tuple(map(_standard, graph.blocks))
     yield Job(graph, structure, plain)
     swapped = tuple(replace(entry, swapped=_has_skinny(block)) for entry, block in zip(plain, graph.blocks, strict=True))

@@ -49,7 +49,6 @@ class EqualPrograms:
     notes: tuple[str, ...] = ()
 
     def joined(self, further: "EqualPrograms") -> "EqualPrograms":
-        """These programs, and further ones."""
         return EqualPrograms(
             [*self.candidates, *further.candidates],
             {**self.choices, **further.choices},

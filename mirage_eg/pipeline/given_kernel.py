@@ -76,7 +76,6 @@ class GivenKernel:
 
     @property
     def blocks(self) -> list[Graph]:
-        """The block graphs."""
         items = [self.graph.nodes[position] for position in self.origin.nodes]
         return [item["graph"] for item in items if item.op == "block"]
 

@@ -86,7 +86,6 @@ class Bucket:
         return f"{span}: {kernel_summary(self.candidate.graph)}; {known} at the largest; {verified}"
 
     def holds(self, sizes: Sizes) -> bool:
-        """Whether the sizes are in the bucket."""
         return all(values.least <= sizes[name] <= values.largest for name, values in self.ranges.items())
 
 
@@ -142,7 +141,6 @@ class OtherSizes:
 
     @property
     def report(self) -> RunReport:
-        """The report of the search."""
         return self._result.report
 
     @property

@@ -28,7 +28,6 @@ class Region:
 
     @property
     def program(self) -> Graph:
-        """The region as a program."""
         return self.run.program
 
 

@@ -73,12 +73,10 @@ def segment_task(run: Run) -> Task:
 
 
 def filters_of(options: Options) -> Filters:
-    """The filters of µGraphs that options name."""
     return Filters(options.griddims, options.imaps, options.omaps, options.fmaps, options.franges)
 
 
 def mugraph_of(options: Options, device: Device, primitive: Graph, plan: KernelPlan) -> Found:
-    """The µGraph of a plan."""
     graph, warps = compose(primitive, plan.parts), options.warps_untuned
     proved = all(part.kernels.proved for part in plan.parts)
     graph = graph if warps is None else with_warps(graph, warps)

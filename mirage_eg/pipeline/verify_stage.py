@@ -46,7 +46,6 @@ class Verified:
     notes: tuple[str, ...] = ()
 
     def joined(self, further: "Verified") -> "Verified":
-        """These candidates, and further ones of the same program."""
         parts = {**self.parts, **further.parts}
         equal, rejected = self.equal + further.equal, self.rejected + further.rejected
         return Verified(equal, rejected, parts, further.computed_on, self.notes + further.notes)

@@ -8,8 +8,6 @@ from mirage_eg.search.prune_reasons import STAGES
 
 
 class AnswerKind(StrEnum):
-    """The kinds of answers."""
-
     FOUND = "found"
     UNFINISHED = "not searched to its end"
     NOT_ENUMERATED = "not enumerated"
@@ -87,7 +85,6 @@ class Why:
 
     @property
     def stage(self) -> str:
-        """Where it ended."""
         return self.decisive.stage if self.answer is self.decisive.answer else "on no plan"
 
     @property

@@ -53,11 +53,9 @@ class Budget:
     deadline: float | None
 
     def is_spent(self) -> bool:
-        """Whether the search must stop."""
         return self.states <= 0 or self.candidates <= 0 or self.is_late()
 
     def is_late(self) -> bool:
-        """Whether the time is over."""
         return self.deadline is not None and perf_counter() > self.deadline
 
 

@@ -34,7 +34,6 @@ class Step:
 
     @property
     def kind(self) -> Kind:
-        """That of the op."""
         return OPS[self.op].kind
 
 
@@ -63,17 +62,14 @@ class SplitReduction:
 
     @property
     def split(self) -> Split:
-        """The split of the first kernel."""
         return self.first.split
 
     @property
     def ops(self) -> int:
-        """Block ops without loads and stores."""
         return self.first.ops + self.last.ops
 
     @property
     def proved(self) -> bool:
-        """Whether the indexed laws show the pair equal to the program."""
         return self.first.proved and self.last.proved
 
 

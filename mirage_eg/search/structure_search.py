@@ -156,8 +156,6 @@ def split_choices(axes: Axes, limits: SearchLimits) -> tuple[Split, ...]:
 
 
 class _SplitSearch:
-    """The search of one split."""
-
     def __init__(
         self,
         context: tuple[Graph, Axes, Split, str, Index],

@@ -80,7 +80,6 @@ class SizesVerdict:
 
     @property
     def equal(self) -> bool:
-        """Whether the verdict is `equal`."""
         return self.verdict is Equality.EQUAL
 
     @property

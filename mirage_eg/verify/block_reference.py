@@ -39,7 +39,6 @@ class BlockReference:
         self._floats: dict[Pair, FloatCheck] = {}
 
     def check(self, candidate: Graph) -> Verdict:
-        """The verdict on one candidate."""
         [(verdict, _)] = self.check_all([candidate])
         return verdict
 
@@ -83,7 +82,6 @@ class BlockReference:
         return [verdicts[part] for part in subgraphs]
 
     def float_checks(self, candidates: Sequence[Graph], on_progress: OnProgress = lambda done, total: None) -> list[FloatCheck]:
-        """The float check of each candidate."""
         results = []
         for number, candidate in enumerate(candidates):
             results.append(self._composed_floats(candidate))

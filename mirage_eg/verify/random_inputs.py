@@ -378,7 +378,6 @@ class RandomInputs:
             self._floats.clear()
 
     def _buffer(self, position: int, number: int, count: int) -> Array:
-        """A buffer for input `position`."""
         if self._keep:
             return np.empty(count, np.float32)
         if (position, number) not in self._memory:

@@ -30,7 +30,6 @@ class Subgraph:
 
     @property
     def names(self) -> list[str]:
-        """The names of its outputs."""
         return [f"value {value}" for value in self.makes]
 
 

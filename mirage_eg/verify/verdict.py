@@ -12,8 +12,6 @@ Observer = Callable[[str, int, int | None, str], None]  # stage, done, total, no
 
 
 class Equality(StrEnum):
-    """The three verdicts."""
-
     EQUAL = "equal"
     NOT_EQUAL = "not equal"
     UNDECIDED = "undecided"
@@ -60,7 +58,6 @@ class Verdict:
 
     @property
     def equal(self) -> bool:
-        """Whether the verdict is `equal`."""
         return self.verdict is Equality.EQUAL
 
     def worth_full_size(self, proved: bool) -> bool:

@@ -52,8 +52,6 @@ class CacheEntry:
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:
-    """The results of earlier runs in a folder."""
-
     folder: Path
 
     def path(self, key: Mapping[str, Any]) -> Path:

@@ -60,7 +60,6 @@ class Checkpoint:
         return key in self._known
 
     def has(self, stage: str) -> bool:
-        """Whether there is a result of a stage."""
         return any(key.startswith(f"{stage} ") for key in self._known)
 
     def get(self, key: str, wanted: Any = Any) -> Any:
@@ -85,7 +84,6 @@ class Checkpoint:
         self._known[key] = json.loads(text)
 
     def close(self) -> None:
-        """Close the file."""
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1

@@ -30,8 +30,6 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class OptionField:
-    """An annotated field of a record."""
-
     name: str
     types: tuple[Any, ...]  # the members of a union
     default: Any

@@ -24,5 +24,4 @@ def peak_bytes() -> int:
 
 
 def peak_mib() -> int:
-    """`peak_bytes` in MiB."""
     return peak_bytes() >> 20

@@ -129,7 +129,6 @@ class CostBound:
         return self._numbers[key]
 
     def _count(self, structure: Structure, shapes: Sequence[TileAxes], varies: Sequence[bool]) -> None:
-        """Products and arithmetic of the steps."""
         scaled, products = set[int](), set[int]()  # places of what the loop computes of loads, and of products
         for place, step in enumerate(structure.steps, len(structure.loads)):
             operands = [shapes[i] for i in step.operands]
@@ -169,7 +168,6 @@ class CostBound:
         return min(shares)
 
     def us(self, tiling: Tiling) -> float:
-        """Microseconds under the cost model."""
         live = self.live(tiling)
         loop = tiling.loop if live == 1 else tiling.loop * live
         whole, piece = tiling.tiles

@@ -187,15 +187,12 @@ class Instantiation:
         return tilings_of(self._kernels, self.axes, self.limits, self.filters)
 
     def build(self, tilings: Sequence[Tiling]) -> Graph:
-        """The µGraph with these tilings."""
         return lower_structure(self.plan, self.program, self.axes, *tilings)
 
     def is_admitted(self, graph: Graph) -> bool:
-        """Whether the filters admit a µGraph."""
         return self.filters.admit(graph.blocks[0])
 
     def fits(self, graph: Graph) -> bool:
-        """Whether blocks hold their tiles."""
         return all(fits(block, self.limits) for block in graph.blocks)
 
     def choices(self, device: Device) -> list[Choice]:

@@ -29,7 +29,6 @@ class Filters:
     franges: tuple[int, ...] | None = None
 
     def admit(self, block: Graph) -> bool:
-        """Whether the filters admit a block graph."""
         grid = _trimmed(block.grid)
         return (
             (self.griddims is None or grid in {_trimmed(wanted) for wanted in self.griddims})

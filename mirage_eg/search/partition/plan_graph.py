@@ -34,8 +34,6 @@ class PlanStep:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLimits:
-    """How much is searched."""
-
     segments: SegmentLimits = field(default_factory=SegmentLimits)
     max_kernels: int | None = None  # of a plan
     deep: int = 48  # ops; programs of more are searched in windows

@@ -390,7 +390,6 @@ def _named_at(program: Graph, large: Graph) -> tuple[Renamed, Axes]:
 
 
 def tile_limits(device: Device) -> TileLimits:
-    """The limits of a block on a device."""
     return TileLimits(
         shared_memory=device.shared_memory,
         multiprocessors=device.multiprocessors,
