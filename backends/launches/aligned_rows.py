@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_eg.backends.launches.views import reshaped_strides
+from mirage_eg.backends.launches.views import reshaped_strides, strides_behind
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.biased_product import BiasedProduct, biased_products, products_of_matrices
 from mirage_eg.ir.dtypes import DType
@@ -127,17 +127,13 @@ def with_gaps(kind: TensorType) -> Shape:
 
 def _written_so(graph: Graph, value: int, strides: Shape, fixed: Collection[int]) -> dict[int, Shape]:
     """The strides of a value, and of what it reshapes, that a generated kernel writes so, or that shows wider rows."""
-    found = {value: strides}
-    while (item := graph.node_of[value]).op in RESHAPES:
-        [source] = item.operands
-        seen = reshaped_strides(graph.types[value].shape, found[value], graph.types[source].shape)
-        if seen is None:
-            return {}
-        found[source], value = seen, source
+    found = strides_behind(graph, value, strides)
+    last = next(reversed(found))
+    item = graph.node_of[last]
     if item.op == "block":
         return found
-    is_wide = value in narrowed_rows(graph) and item.operands[0] not in fixed
-    return found if is_wide and found[value] == with_gaps(graph.types[value]) else {}
+    is_wide = last in narrowed_rows(graph) and item.operands[0] not in fixed
+    return found if is_wide and found[last] == with_gaps(graph.types[last]) else {}
 
 
 def _with_reshapes(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from math import prod
 
 from mirage_eg.backends.launches.aligned_rows import ALIGNED
-from mirage_eg.backends.launches.views import reshaped_strides, runs_in_memory
+from mirage_eg.backends.launches.views import runs_in_memory, strides_behind
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -82,15 +82,10 @@ def _has_order(graph: Graph, value: int) -> bool:
 
 def _reshaped_to(graph: Graph, value: int, strides: Shape, fixed: frozenset[int]) -> dict[int, Shape]:
     """What is reshaped to an image, from what a kernel writes on, with its strides; nothing if no kernel writes it."""
-    found: dict[int, Shape] = {}
-    while (maker := graph.node_of[value]).op in RESHAPES:
-        [source] = maker.operands
-        seen = reshaped_strides(graph.types[value].shape, strides, graph.types[source].shape)
-        if seen is None or source in fixed:
-            return {}
-        value, strides = source, seen
-        found[value] = strides
-    return found if maker.op == "block" else {}
+    found = strides_behind(graph, value, strides)
+    last = next(reversed(found))
+    del found[value]
+    return found if graph.node_of[last].op == "block" and fixed.isdisjoint(found) else {}
 
 
 def is_channels_last_convolution(graph: Graph, item: Node) -> bool:

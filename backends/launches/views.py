@@ -194,15 +194,20 @@ def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int])
 
 def _written_at(graph: Graph, value: int, view: View) -> dict[int, View]:
     """The views of a value and of the values that it reshapes, if it is at a place in another one's memory."""
-    views = {value: view}
+    behind = strides_behind(graph, value, view.strides)
+    return {source: View(view.base, strides, view.offset) for source, strides in behind.items()}
+
+
+def strides_behind(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:
+    """The strides of a value and of those that it reshapes, in turn, as far as they show its memory."""
+    found = {value: strides}
     while (maker := graph.node_of[value]).op in RESHAPES:
         [source] = maker.operands
-        strides = reshaped_strides(graph.types[value].shape, views[value].strides, graph.types[source].shape)
-        if strides is None:
+        seen = reshaped_strides(graph.types[value].shape, found[value], graph.types[source].shape)
+        if seen is None:
             break
-        views[source] = View(view.base, strides, view.offset)
-        value = source
-    return views
+        found[source], value = seen, source
+    return found
 
 
 def shown_at(item: Node, shape: Shape, strides: Shape) -> tuple[Shape, int] | None:
