@@ -55,14 +55,11 @@ def bench_kernelbench(
     KernelBench's correctness test and ours, times against eager torch, torch.compile and max-autotune
     without and with CUDA graphs, and KernelBench's fast_p.
     """
+    from mirage_eg.frontend.torch_export import torch_module
 
-    try:
-        from mirage_eg.lab.bench.kernelbench import find_problems
-        from mirage_eg.lab.bench.kernelbench_gpu import in_two_thirds
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise OptionError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
+    torch_module()
+    from mirage_eg.lab.bench.kernelbench import find_problems
+    from mirage_eg.lab.bench.kernelbench_gpu import in_two_thirds
 
     if folder is None:
         raise OptionError("--dir: wanted the folder of a KernelBench checkout, here or in KERNELBENCH_DIR")

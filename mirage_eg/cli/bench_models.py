@@ -48,16 +48,14 @@ def bench_models(
     work side by side. Times are of calls and of CUDA graphs, with the inputs copied in. On a CPU nothing is timed: kernels
     run in Triton's interpreter.
     """
+    from mirage_eg.frontend.torch_export import torch_module
 
-    try:
-        from mirage_eg.lab.bench.model_row_records import read_rows
-        from mirage_eg.lab.bench.models import measure_models
-        from mirage_eg.lab.bench.models_page import page as page_of
-        from mirage_eg.lab.bench.models_page import tables
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise OptionError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
+    torch_module()
+    from mirage_eg.lab.bench.model_row_records import read_rows
+    from mirage_eg.lab.bench.models import measure_models
+    from mirage_eg.lab.bench.models_page import page as page_of
+    from mirage_eg.lab.bench.models_page import tables
+
     for path in (out, page):
         if path is not None:
             check_writable(path.parent)
