@@ -15,9 +15,9 @@ from mirage_eg.backends.triton.program_file import TRITON_TYPES, Block, ProgramF
 from mirage_eg.backends.triton.safe_exp import NO_VALUES
 from mirage_eg.backends.triton.split_reduction import (
     ExportedMaximum,
+    add_row_maxima,
     find_exported_maxima,
     maxima_of,
-    row_maxima_of,
     with_row_maxima,
 )
 from mirage_eg.backends.triton.tiles import new_name
@@ -173,6 +173,5 @@ def _new_row_maxima(file: ProgramFile, export: ExportedMaximum, values: Sequence
     """A tensor of row maxima."""
     name = "_".join([*(file.names[values[position]] for position in export.degrees), "peak"])
     maximum = file.add_value(TensorType(export.shape, export.dtype), name)
-    for value, found in row_maxima_of(export, values, maximum).items():
-        file.row_maxima.setdefault(value, []).append(found)
+    add_row_maxima(file.row_maxima, export, values, maximum)
     return maximum

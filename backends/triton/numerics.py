@@ -18,9 +18,9 @@ from mirage_eg.backends.triton.kernels import read_by_blocks
 from mirage_eg.backends.triton.safe_exp import safe_exponentials
 from mirage_eg.backends.triton.split_reduction import (
     RowMaximum,
+    add_row_maxima,
     find_exported_maxima,
     maxima_of,
-    row_maxima_of,
     with_row_maxima,
 )
 from mirage_eg.ir import write
@@ -48,8 +48,7 @@ def shifts_exponentials(graph: Graph) -> bool:
             if not exponentials <= safe_exponentials(flat, exported, maxima).keys():
                 return False
             for export, maximum in zip(exported_maxima, fresh, strict=False):
-                for value, found in row_maxima_of(export, values, maximum).items():
-                    row_maxima.setdefault(value, []).append(found)
+                add_row_maxima(row_maxima, export, values, maximum)
     return True
 
 

@@ -54,12 +54,13 @@ class RowMaximum:
     seen: Shape
 
 
-def row_maxima_of(export: ExportedMaximum, values: Sequence[int], maximum: int) -> dict[int, RowMaximum]:
-    """The maxima of the outputs that a kernel stores them for, by the outputs' values; `maximum` is theirs."""
-    return {
-        values[position]: RowMaximum(maximum, export.shape, export.dtype, degree, export.shapes[position])
-        for position, degree in export.degrees.items()
-    }
+def add_row_maxima(
+    row_maxima: dict[int, list[RowMaximum]], export: ExportedMaximum, values: Sequence[int], maximum: int
+) -> None:
+    """Add the maxima of the outputs that a kernel stores them for, by the outputs' values; `maximum` is theirs."""
+    for position, degree in export.degrees.items():
+        found = RowMaximum(maximum, export.shape, export.dtype, degree, export.shapes[position])
+        row_maxima.setdefault(values[position], []).append(found)
 
 
 def find_exported_maxima(block: Graph, exportable: frozenset[int], maxima: frozenset[int] = NO_VALUES) -> list[ExportedMaximum]:

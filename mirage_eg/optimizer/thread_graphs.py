@@ -22,19 +22,14 @@ def form_threads(graph: Graph) -> Graph:
 def thread_groups(block: Graph) -> list[list[int]]:
     """Positions of the nodes of each possible thread graph; the last node defines its result."""
     numbered = list(block.numbered())
-    readers: dict[int, list[int]] = {}
-    for position, (item, _) in enumerate(numbered):
-        for operand in item.operands:
-            readers.setdefault(operand, []).append(position)
     root: dict[int, int] = {}  # of every elementwise node, the last one of its group
     for position in reversed(range(len(numbered))):
         item, values = numbered[position]
         if item.kind is not Kind.ELEMENTWISE:
             continue
         [value] = values
-        users = set(readers.get(value, ()))
-        user = min(users, default=-1)
-        joins = len(users) == 1 and user in root and _same_threads(block, numbered[user][1][0], value)
+        user = block.readers[value][0] if len(block.readers[value]) == 1 else -1
+        joins = user in root and _same_threads(block, numbered[user][1][0], value)
         root[position] = root[user] if joins else position
     groups: dict[int, list[int]] = {}
     for position in sorted(root):

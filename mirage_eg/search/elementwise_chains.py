@@ -19,21 +19,16 @@ from mirage_eg.search.structure import Load, Step, Structure
 
 def continued(program: Graph) -> dict[int, int]:
     """The predecessor of each node that continues a chain, and is its only reader; both by position."""
-    makers = program.makers
-    readers: dict[int, set[int]] = {}
-    for position, item in enumerate(program.nodes):
-        for operand in item.operands:
-            readers.setdefault(makers[operand], set()).add(position)
     predecessors = {}
     for position, item in enumerate(program.nodes):
-        computed = {makers[operand] for operand in item.operands if program.nodes[makers[operand]].op != "input"}
+        computed = {operand for operand in item.operands if program.node_of[operand].op != "input"}
         if item.kind is not Kind.ELEMENTWISE or len(computed) != 1:
             continue
         [before] = computed
-        other = program.nodes[before]
+        other = program.node_of[before]
         repeats = other.op == item.op and len(set(item.operands)) > 1
-        if other.kind is Kind.ELEMENTWISE and readers[before] == {position} and not repeats:
-            predecessors[position] = before
+        if other.kind is Kind.ELEMENTWISE and program.readers[before] == (position,) and not repeats:
+            predecessors[position] = program.makers[before]
     return predecessors
 
 

@@ -5,7 +5,7 @@ are independent and uniform; each trial has its own ω. Same program and seed, s
 trial: the inputs of a trial are generated once, and large inputs of two trials are never in memory together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -129,14 +129,7 @@ class Reference:
             if subgraphs and any(state.subgraph for state in states)
             else {}
         )
-        waiting: list[Callable[[], None]] = []  # a GPU computes the next check in the meantime
-        for state in states:
-            with state:
-                waiting.append(self._run(state, inside[state.subgraph] if state.subgraph else trial))
-            if len(waiting) > 1:
-                waiting.pop(0)()
-        for wait in waiting:
-            wait()
+        _one_behind(states, lambda state: self._run(state, inside[state.subgraph] if state.subgraph else trial))
 
     def _check_standalone(self, state: CheckState) -> None:
         """A subgraph on random inputs of its own: further trials then need not compute the whole program."""
@@ -218,17 +211,14 @@ class Reference:
         inside: dict[Any, FloatTrial] = {}
         if subgraphs and any(state.subgraph for state in states):
             inside = dict(zip(subgraphs.subgraphs, subgraphs.numbers(whole, algebra), strict=True))
-        waiting: list[Callable[[], None]] = []  # as in `_run_all`
-        for state in states:
+
+        def run(state: CheckState) -> Callable[[], None]:
             trial = inside[state.subgraph] if state.subgraph else whole
-            with state:
-                got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, memo=trial.memo)
-                numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
-                waiting.append(partial(state.record_floats, partial(self._confirmed, state, trial, got, numbers)))
-            if len(waiting) > 1:
-                waiting.pop(0)()
-        for wait in waiting:
-            wait()
+            got = evaluate(state.candidate, trial.inputs, algebra, self.inputs.slice_elements, memo=trial.memo)
+            numbers = compare_numbers(self.xp, state.names, got, trial.outputs, trial.sizes, self._tolerance(state))
+            return partial(state.record_floats, partial(self._confirmed, state, trial, got, numbers))
+
+        _one_behind(states, run)
         if whole.memo is not None and name != USUAL[0]:  # other inputs are used once
             whole.memo.clear()
         return min(shares)
@@ -362,6 +352,18 @@ class Reference:
             undecided_because=state.doubt,
             float_error=state.error,
         )
+
+
+def _one_behind(states: Iterable[CheckState], run: Callable[[CheckState], Callable[[], None]]) -> None:
+    """Run all; what records the result of one is called after the next began: a GPU computes that in the meantime."""
+    waiting: list[Callable[[], None]] = []
+    for state in states:
+        with state:
+            waiting.append(run(state))
+        if len(waiting) > 1:
+            waiting.pop(0)()
+    for wait in waiting:
+        wait()
 
 
 def check_types(program: Graph, candidate: Graph) -> None:
