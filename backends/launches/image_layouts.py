@@ -18,6 +18,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.moves import MOVES, RESHAPES
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, OF_IMAGES, TRANSPOSED, channels_last
@@ -241,9 +242,4 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
             alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == 4]
             for value in alike:
                 links.setdefault(value, set()).update(alike)
-    left = [*images]
-    while left:
-        fresh = links.get(left.pop(), set()) - images
-        images |= fresh
-        left += fresh
-    return images
+    return {*reached(images, lambda value: links.get(value, ()))}

@@ -19,6 +19,7 @@ from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS, LOGARITHMS, QUOTIENTS, ROOTS
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.reached import reached
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
 from mirage_eg.verify.restriction import JointAxes
@@ -168,15 +169,8 @@ def _ends(graph: Graph) -> list[int]:
 
 def _read_by(graph: Graph, place: int, known: Collection[int]) -> set[int]:
     """The known values from which a node's are computed."""
-    reads, seen, left = set[int](), set[int](), [*graph.nodes[place].operands]
-    while left:
-        value = left.pop()
-        if value in known:
-            reads.add(value)
-        elif value not in seen:
-            seen.add(value)
-            left += graph.node_of[value].operands
-    return reads
+    found = reached(graph.nodes[place].operands, lambda value: () if value in known else graph.node_of[value].operands)
+    return {value for value in found if value in known}
 
 
 def _moved(program: Graph, reads: Collection[int], known: Mapping[int, int], parts: _Parts) -> set[int]:

@@ -11,6 +11,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
+from mirage_eg.ir.reached import operands_first
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
 from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, op_count, segment_program
@@ -112,7 +113,7 @@ class PlanGraph:
         self._add(given)
         self._program, self._alike = program, self._by_signature(program) if max(own) else {}
         self._equals: dict[int, list[int]] = {}
-        self.order = self._topological()
+        self.order = [*operands_first([0], lambda place: [target for _, target in self.states[place]])]  # the end first
         self.lower_bounds = [lower_bound(segment) for segment in self.segments]  # a lower bound of each cost
         self.infeasible: set[int] = set()  # taken to have no kernels
         self._read = [sum(program.types[value].nbytes for value in segment.inputs) for segment in self.segments]
@@ -172,24 +173,6 @@ class PlanGraph:
             place = next(target for other, target in self.states[place] if other == number)
             found.append(PlanStep(self.segments[number], self.searched[number], needed[place]))
         return found
-
-    def _topological(self) -> list[int]:
-        """States in reverse topological order."""
-        order: list[int] = []
-        seen = [False] * len(self.states)
-        stack: list[tuple[int, Iterable[Edge]]] = [(0, iter(self.states[0]))]
-        seen[0] = True
-        while stack:
-            place, edges = stack[-1]
-            for _, target in edges:
-                if not seen[target]:
-                    seen[target] = True
-                    stack.append((target, iter(self.states[target])))
-                    break
-            else:
-                order.append(place)
-                stack.pop()
-        return order
 
     def options(self, number: int) -> list[tuple[int, float]]:
         """The kernels and microseconds of each µGraph of a segment, or the least that it can take until it was searched."""
