@@ -1,6 +1,6 @@
 """Products of matrices whose kernel adds a bias to each column: x w + bias, one kernel of cuBLAS."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mirage_eg.ir.at_sizes import dims_of
@@ -32,9 +32,9 @@ def biased_products(graph: Graph) -> Iterator[BiasedProduct]:
     """The products of a kernel graph that the library computes with the bias behind them, each sum by one kernel."""
     if dims_of(graph):
         return
-    fixed, numbered, sums = prepared_values(graph), [*graph.numbered()], set[int]()
+    fixed, sums = prepared_values(graph), set[int]()
     for value in products_of_matrices(graph):
-        found = None if value in fixed else _with_bias(graph, numbered, value)
+        found = None if value in fixed else _with_bias(graph, value)
         if found is not None and found.values[-1] not in sums:  # the bias may be a product, too
             sums.add(found.values[-1])
             yield found
@@ -55,11 +55,11 @@ def _is_of_matrices(graph: Graph, item: Node, value: int) -> bool:
     return all(len(kind.shape) == 2 and kind.dtype is kinds[0].dtype for kind in kinds) and kinds[0].dtype in _TYPES
 
 
-def _with_bias(graph: Graph, numbered: Sequence[tuple[Node, range]], product: int) -> BiasedProduct | None:
+def _with_bias(graph: Graph, product: int) -> BiasedProduct | None:
     """A product with its bias; None where the sum is another one, or not the only reader."""
     values, given = [product], graph.types[product]
     while len(graph.readers[values[-1]]) == 1:
-        reader, results = numbered[graph.readers[values[-1]][0]]
+        reader, results = graph.numbered()[graph.readers[values[-1]][0]]
         if reader.op not in SUMS | RESHAPES:
             return None
         others, kind = [it for it in reader.operands if it != values[-1]], graph.types[results[0]]

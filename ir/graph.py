@@ -152,9 +152,9 @@ class Graph(NestedGraph):
         """Types of the tensors that the graph takes (whole tensors, also for a block graph)."""
         return tuple(TensorType(item["shape"], DType(item["dtype"])) for item in self.inputs)
 
-    def numbered(self) -> Iterator[tuple[Node, range]]:
+    def numbered(self) -> tuple[tuple[Node, range], ...]:
         """Each node with the positions of its values."""
-        return iter(self._numbered)
+        return self._numbered
 
     @cached_property
     def _numbered(self) -> tuple[tuple[Node, range], ...]:

@@ -22,7 +22,7 @@ class GraphCopy:
 
     def __iter__(self) -> Iterator[tuple[Node, range]]:
         """The nodes of the old graph with the positions of their values."""
-        return self._graph.numbered()
+        return iter(self._graph.numbered())
 
     def append(self, item: Node) -> int:
         """Add a node whose operands are positions in the new graph; returns the position of its first value."""

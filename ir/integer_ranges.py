@@ -72,7 +72,7 @@ def _with_wraps(graph: Graph, found: _Ranges) -> Graph:
 def _places(graph: Graph) -> frozenset[int]:
     """The values of which places of elements are computed, and those of 64 bits."""
     found = {value for value, kind in enumerate(graph.types) if kind.dtype.itemsize == 8}
-    for item, values in reversed(list(graph.numbered())):
+    for item, values in reversed(graph.numbered()):
         row = OPS[item.op]
         if row.indices is not None:
             found.add(item.operands[row.indices])

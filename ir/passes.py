@@ -12,7 +12,7 @@ from mirage_eg.ir.ops import Kind
 def without_dead_code(program: Graph) -> Graph:
     """The kernel graph without nodes that no output depends on; inputs stay. `program` itself where all nodes are needed."""
     needed: set[int] = set()
-    for item, values in reversed([*program.numbered()]):
+    for item, values in reversed(program.numbered()):
         if item.op in ("input", "output") or not needed.isdisjoint(values):
             needed.update(item.operands, values)
     return without_values(program, {*range(len(program.types))} - needed)

@@ -30,7 +30,7 @@ def indicator_inputs(program: Graph) -> frozenset[int]:
     casts, products, extremes, and 1 − x. So a program with `where` means something only on such inputs.
     """
     wanted: set[int] = set()
-    for item, values in reversed(list(program.numbered())):
+    for item, values in reversed(program.numbered()):
         row = OPS[item.op]
         wanted.update(item.operands[: row.conditions])
         if (item.op in _CONDITIONS or row.kind is Kind.REARRANGEMENT) and not wanted.isdisjoint(values):
@@ -84,7 +84,7 @@ def _bounds(
     def bound(value: int, below: int) -> None:
         bounds[value] = min(below, bounds.get(value, below))
 
-    for item, values in reversed(list(program.numbered())):
+    for item, values in reversed(program.numbered()):
         row = OPS[item.op]
         if row.indices is not None:
             bound(item.operands[row.indices], program.types[item.operands[0]].shape[item["dim"]])
@@ -158,7 +158,7 @@ def root_inputs(program: Graph) -> frozenset[int]:
     """
     taken: set[int] = set()
     others: set[int] = set()
-    for item, values in reversed(list(program.numbered())):
+    for item, values in reversed(program.numbered()):
         passes = item.kind is Kind.REARRANGEMENT or item.op in CASTS or item.get("factor", item.get("offset", -1)) > 0
         if item.op in ROOTS or (passes and taken.issuperset(values)):
             taken.update(item.operands)

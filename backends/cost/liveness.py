@@ -229,7 +229,7 @@ def element_bytes(block: Graph) -> list[int]:
 def staged_loads(block: Graph) -> frozenset[int]:
     """The loads that only tl.dot reads, as they are or as views of them, and these views: in shared memory alone."""
     others, found = set[int](), set[int]()  # the values that something else reads
-    for item, values in reversed([*block.numbered()]):
+    for item, values in reversed(block.numbered()):
         is_dot = item.kind is Kind.MATMUL and not is_of_vector(block, item)
         if not is_dot and (not shows_tile(block, item, values) or values[0] in others):
             others.update(item.operands)
@@ -287,7 +287,7 @@ def _streamed(block: Graph) -> frozenset[int]:
     """
     ends: list[set[int]] = [set() for _ in block.types]  # of every value: the nodes of reductions, _STORED, _HELD
     kinds = [item.kind for item in block.nodes]
-    numbered = [*block.numbered()]
+    numbered = block.numbered()
     computed = set[int]()
     for item, values in numbered:
         if item.kind is Kind.ELEMENTWISE or (item.op in RESHAPES | TRANSPOSES and item.operands[0] in computed):

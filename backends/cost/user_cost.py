@@ -102,7 +102,7 @@ def user_cost(given: Callable[[CostedKernel], float] | str | UserCost) -> UserCo
 
 
 def _ops(graph: Graph, positions: Sequence[int]) -> Iterator[CostedOp]:
-    numbered = list(graph.numbered())
+    numbered = graph.numbered()
     for position in positions:
         item, values = numbered[position]
         if is_op(item) and values:

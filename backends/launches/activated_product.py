@@ -20,8 +20,7 @@ from mirage_eg.ir.op.record import ElementwiseOp
 
 def activated_products(graph: Graph) -> Iterator[BiasedProduct]:
     """The products of a kernel graph that the library computes with their bias, with the activations behind them."""
-    numbered = [*graph.numbered()]
-    return (_with_activation(graph, numbered, it) for it in biased_products(graph))
+    return (_with_activation(graph, it) for it in biased_products(graph))
 
 
 _ACTIVATIONS = tuple(op for op in PACKAGED.values() if op.use_gelu is not None)
@@ -30,7 +29,7 @@ _POINTS = (*(it / 8 for it in range(-64, 65)), *(sign * it for it in (1e-3, 20.0
 _EXACT = 1e-6  # of a point: a half has 11 binary digits
 
 
-def _with_activation(graph: Graph, numbered: Sequence[tuple[Node, range]], biased: BiasedProduct) -> BiasedProduct:
+def _with_activation(graph: Graph, biased: BiasedProduct) -> BiasedProduct:
     """The product with the activation that reads its sum alone; as it is where there is none."""
     *_, value = biased.values
     kind, rows = graph.types[value], [graph.types[it].shape[-1] for it in (value, biased.product.operands[0])]
@@ -42,7 +41,7 @@ def _with_activation(graph: Graph, numbered: Sequence[tuple[Node, range]], biase
     while waiting and len(at_points) <= _MOST_OPS:
         position = min(waiting)
         waiting.remove(position)
-        item, results = numbered[position]
+        item, results = graph.numbered()[position]
         if len(results) != 1 or not at_points.keys() >= {*item.operands} or graph.types[results[0]].dtype is not kind.dtype:
             return biased
         found = _at_points(item, [at_points[it] for it in item.operands])

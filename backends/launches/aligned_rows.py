@@ -74,7 +74,7 @@ def _unaligned(graph: Graph, value: int, biased: BiasedProduct | None, may_pad: 
 def row_major_results(graph: Graph) -> frozenset[int]:
     """The values that are results in row-major order, directly or reshaped."""
     found = {item.operands[0] for item in graph.outputs if item.get("strides") is None}
-    for item, values in reversed([*graph.numbered()]):
+    for item, values in reversed(graph.numbered()):
         if item.op in RESHAPES and not found.isdisjoint(values):
             found.update(item.operands)
     return frozenset(found)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import SUMS
 from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
 from mirage_eg.ir.remembered import once_per_graph
@@ -34,8 +33,7 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
     stab these intervals (greedily by their ends, which gives the fewest).
     """
     left = dict(copying)
-    numbered = [*graph.numbered()]
-    due = {place: _first_reader(graph, numbered, value, left) for place, value in left.items()}
+    due = {place: _first_reader(graph, value, left) for place, value in left.items()}
     ready = {place: max(_maker(graph, operand) for operand in graph.nodes[place].operands) for place in left}
     found = []
     while left:
@@ -104,13 +102,13 @@ def _maker(graph: Graph, value: int) -> int:
     return -1 if item.op == "input" else place
 
 
-def _first_reader(graph: Graph, numbered: Sequence[tuple[Node, range]], value: int, concats: Collection[int]) -> int:
+def _first_reader(graph: Graph, value: int, concats: Collection[int]) -> int:
     """The position of the first node that reads a value or a view of it; that of its maker if another concatenation does."""
     places = [len(graph.nodes)]
     for reader in graph.readers[value]:
-        item, values = numbered[reader]
+        item, values = graph.numbered()[reader]
         if item.op in VIEWS_IN_ORDER:
-            places.append(_first_reader(graph, numbered, values[0], concats))
+            places.append(_first_reader(graph, values[0], concats))
         elif reader in concats:
             places.append(_maker(graph, value))
         elif item.op != "output":

@@ -38,10 +38,10 @@ def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
     ops = {item.op for item in graph.nodes}
     if CONV2D not in ops or ops.isdisjoint(_ACTIVATIONS) or dims_of(graph):
         return ()
-    numbered, fixed, found = [*graph.numbered()], prepared_values(graph), dict[int, FusedConvolution]()
-    for position, (item, values) in enumerate(numbered):
+    fixed, found = prepared_values(graph), dict[int, FusedConvolution]()
+    for position, (item, values) in enumerate(graph.numbered()):
         if fixed.isdisjoint(values) and _may_be_fused(graph, item, values):
-            fused = _fused(graph, numbered, position)
+            fused = _fused(graph, position)
             if fused is not None:
                 found[fused.values[-1]] = fused
     return tuple(found.values())
@@ -56,20 +56,20 @@ def _may_be_fused(graph: Graph, item: Node, values: range) -> bool:
     return len({kind.dtype for kind in kinds}) == 1 and not any(kind.shape[1] % _ALIGNED for kind in kinds[1:])
 
 
-def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> FusedConvolution | None:
+def _fused(graph: Graph, position: int) -> FusedConvolution | None:
     """The ops behind a convolution, each the only reader of the one before, up to a relu."""
-    item, [value] = numbered[position]
+    item, [value] = graph.numbered()[position]
     kind, nodes = graph.types[value], [position]
     terms: dict[str, int] = {}
-    for reader in _only_readers(graph, numbered, value):
-        op, [result] = numbered[reader]
+    for reader in _only_readers(graph, value):
+        op, [result] = graph.numbered()[reader]
         nodes.append(reader)
         if graph.types[result] != kind:
             return None
         if op.op in _ACTIVATIONS:
-            made = tuple(numbered[node][1][0] for node in nodes)
+            made = tuple(graph.numbered()[node][1][0] for node in nodes)
             return FusedConvolution(item, terms.get("bias"), terms.get("added"), made)
-        before = numbered[nodes[-2]][1][0]
+        before = graph.numbered()[nodes[-2]][1][0]
         others = [operand for operand in op.operands if operand != before]
         if op.op not in SUMS or len(others) != 1 or graph.types[others[0]].dtype is not kind.dtype:
             return None
@@ -81,10 +81,10 @@ def _fused(graph: Graph, numbered: list[tuple[Node, range]], position: int) -> F
     return None
 
 
-def _only_readers(graph: Graph, numbered: list[tuple[Node, range]], value: int) -> Iterator[int]:
+def _only_readers(graph: Graph, value: int) -> Iterator[int]:
     while len(graph.readers[value]) == 1:
         [reader] = graph.readers[value]
-        if len(numbered[reader][1]) != 1:
+        if len(graph.numbered()[reader][1]) != 1:
             return
         yield reader
-        [value] = numbered[reader][1]
+        [value] = graph.numbered()[reader][1]

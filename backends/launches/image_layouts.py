@@ -171,9 +171,7 @@ def is_grouped_of_many(graph: Graph, item: Node) -> bool:
 def _is_row_major_alone(graph: Graph, item: Node) -> bool:
     """Whether a convolution reads a row-major input of a program that has no other one but of groups, and no results channels
     last: a generated kernel computes it, and nothing is converted."""
-    image = graph.node_of[item.operands[0]]
-    while image.op in RESHAPES:
-        image = graph.node_of[image.operands[0]]
+    image = graph.node_of[graph.behind(item.operands[0], RESHAPES)]
     alone = all(it is item or it["groups"] > 1 for it in graph.nodes if it.op == CONV2D)
     return alone and image.op == "input" and not _is_given_so(image) and not _wanted(graph)
 

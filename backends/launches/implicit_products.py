@@ -241,9 +241,9 @@ def _with_epilogue(graph: Graph, position: int, value: int, taken: set[int]) -> 
 
 def _with_channels(graph: Graph, nodes: tuple[int, ...], taken: Collection[int]) -> tuple[int, ...]:
     """A convolution and the ops behind it, with the ops on a number of each channel that these alone read."""
-    found, numbered, of_channels = [*nodes], [*graph.numbered()], _of_channels(graph)
+    found, of_channels = [*nodes], _of_channels(graph)
     for position in reversed(range(nodes[-1])):
-        item, values = numbered[position]
+        item, values = graph.numbered()[position]
         if position in found or position in taken or of_channels.isdisjoint(values) or len(found) == _MOST_OPS:
             continue
         made = graph.node_of[item.operands[0]] if item.op in RESHAPES else item

@@ -130,11 +130,11 @@ def launches_of(graph: Graph) -> LaunchGraph:
 
 
 def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mapping[int, int]) -> Iterator[Launch]:
-    numbered, sums = [*graph.numbered()] if joint else [], summed_indices(graph)
+    sums = summed_indices(graph)
     for it in joint:
         named = [operand for place in it.members for operand in graph.nodes[place].operands]
         operands = dict.fromkeys(each for operand in named for each in sums.get(operand, (operand,)))
-        results = tuple(numbered[place][1][0] for place in it.members)
+        results = tuple(graph.numbered()[place][1][0] for place in it.members)
         yield Launch(LaunchKind.CONCATENATION, steps[it.members[0]], it.members, tuple(operands), results)
 
 

@@ -20,7 +20,6 @@ def merged_views(graph: Graph) -> tuple[dict[int, View], frozenset[int]]:
     Only memory with known strides counts: inputs, what generated kernels write, and products of matrices.
     """
     launches, placement = launches_of(graph), placement_of(graph)
-    numbered = [*graph.numbered()]
     elsewhere = {*placement.views, *placement.joined, *placement.images, *placement.gaps}
     elsewhere.update(value for value, it in unaligned_products(graph).items() if it.is_padded)
     made_of = [it.results for kind in (LaunchKind.BLOCK, LaunchKind.PRODUCT) for it in launches.of_kind(kind)]
@@ -28,7 +27,7 @@ def merged_views(graph: Graph) -> tuple[dict[int, View], frozenset[int]]:
     known = {value: View(value, placement.strides[value]) for value in fixed if not graph.depends_on_sizes}
     views, merged = set[int](), dict[int, View]()
     for launch in launches.launches:
-        item, values = numbered[launch.nodes[0]]
+        item, values = graph.numbered()[launch.nodes[0]]
         if launch.kind not in (LaunchKind.LIBRARY, LaunchKind.VIEW) or item.op not in VIEWS or elsewhere.intersection(values):
             continue
         [value], source = values, item.operands[0]

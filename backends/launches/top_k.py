@@ -57,16 +57,16 @@ def top_ks(graph: Graph) -> tuple[TopK, ...]:
 
 
 def _top_ks(graph: Graph) -> Iterator[TopK]:
-    numbered, elsewhere = [*graph.numbered()], _elsewhere(graph)
-    for position, (item, values) in enumerate(numbered):
+    elsewhere = _elsewhere(graph)
+    for position, (item, values) in enumerate(graph.numbered()):
         if item.op not in ORDERS or not 1 <= (item.get("count") or 0) <= _MOST_CHOSEN:
             continue
         *lead, width = graph.types[item.operands[0]].shape
         if item["dim"] != len(lead) or width > _WIDEST or graph.types[item.operands[0]].dtype not in _TYPES:
             continue
-        after = _after(graph, numbered, position, values[0], (*lead, width), elsewhere)
-        before = _before(graph, numbered, position, {position, *after}, (*lead, width), elsewhere)
-        found = _plain(graph, numbered, position, before, after) or _plain(graph, numbered, position, [], after)
+        after = _after(graph, position, values[0], (*lead, width), elsewhere)
+        before = _before(graph, position, {position, *after}, (*lead, width), elsewhere)
+        found = _plain(graph, position, before, after) or _plain(graph, position, [], after)
         if found is not None:
             yield found
 
@@ -77,14 +77,12 @@ def _elsewhere(graph: Graph) -> set[int]:
     return {graph.makers[value] for value in made_by_calls(graph)}.union(*nodes)
 
 
-def _after(
-    graph: Graph, numbered: list[tuple[Node, range]], order: int, places: int, rows: Shape, elsewhere: set[int]
-) -> list[int]:
+def _after(graph: Graph, order: int, places: int, rows: Shape, elsewhere: set[int]) -> list[int]:
     """The nodes behind that read rows at the places, or compute on what was read."""
     few = (*rows[:-1], graph.types[places].shape[-1])
     known, nodes = set[int](), list[int]()
-    for position in range(order + 1, len(numbered)):
-        item, values = numbered[position]
+    for position in range(order + 1, len(graph.nodes)):
+        item, values = graph.numbered()[position]
         if item.op in CHOICES - ROW_READS and item.operands[1] == places and item["dim"] == len(few) - 1:
             source = item.operands[0]
             taken = graph.types[source].shape == rows and graph.makers[source] < order and graph.types[source].dtype in _TYPES
@@ -101,13 +99,11 @@ def _after(
     return nodes
 
 
-def _before(
-    graph: Graph, numbered: list[tuple[Node, range]], order: int, behind: set[int], rows: Shape, elsewhere: set[int]
-) -> list[int]:
+def _before(graph: Graph, order: int, behind: set[int], rows: Shape, elsewhere: set[int]) -> list[int]:
     """The nodes that compute the rows for this launch alone, whose other nodes are the order and those `behind` it."""
     nodes = set(behind)
     for position in range(order - 1, -1, -1):
-        item, values = numbered[position]
+        item, values = graph.numbered()[position]
         readers = {reader for value in values for reader in graph.readers[value]}
         if position in elsewhere or not readers or not readers <= nodes or item.kind is Kind.BOUNDARY:
             continue
@@ -139,12 +135,12 @@ def _is_read(graph: Graph, value: int, rows: Shape) -> bool:
     return shape in _shapes(rows) or (shape[-1:] == rows[-1:] and all(extent == 1 for extent in shape[:-1]))
 
 
-def _plain(graph: Graph, numbered: list[tuple[Node, range]], order: int, before: list[int], after: list[int]) -> TopK | None:
+def _plain(graph: Graph, order: int, before: list[int], after: list[int]) -> TopK | None:
     """The launch of these nodes if all tensors in memory are row-major, and made in each call."""
     nodes = {order, *before, *after}
     read = dict.fromkeys(it for position in sorted(nodes) for it in graph.nodes[position].operands)
     operands = tuple(it for it in read if graph.makers[it] not in nodes)
-    made = [value for position in sorted(nodes) for value in numbered[position][1]]
+    made = [value for position in sorted(nodes) for value in graph.numbered()[position][1]]
     results = tuple(value for value in made if not nodes.issuperset(graph.readers[value]))
     strides, prepared = placement_of(graph).strides, prepared_values(graph)
     plain: Callable[[int], bool] = lambda value: strides[value] == row_major(graph.types[value].shape)  # noqa: E731

@@ -53,15 +53,14 @@ def views_of(
 ) -> dict[int, View]:
     """The views that generated kernels and other views alone read. `strides` are those of all values, the `fixed`
     ones may be no views; generated kernels write the concatenations `copied`, and library calls give `images` their strides."""
-    numbered = [*graph.numbered()]
-    made_here = {value for item, values in numbered if item.op in ("block", "input", *VIEWS) for value in values}
+    made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *VIEWS) for value in values}
     chosen = gathers_of_rows(graph)
     made_here |= copied | images | chosen
     source_of = {
-        values[0]: item.operands[0] for item, values in numbered if item.op in VIEWS or (values and values[0] in chosen)
+        values[0]: item.operands[0] for item, values in graph.numbered() if item.op in VIEWS or (values and values[0] in chosen)
     }
     candidates: dict[int, View] = {}
-    for item, values in numbered:
+    for item, values in graph.numbered():
         if not values or values[0] not in source_of or values[0] in fixed:
             continue
         operand = item.operands[0]
@@ -91,7 +90,7 @@ def views_of(
                         or (values[0] in copied and (view.rows is None or item.op in JOINS))
                     )
                 )
-                for item, values in map(numbered.__getitem__, graph.readers[value])
+                for item, values in map(graph.numbered().__getitem__, graph.readers[value])
             )
         }
         if len(views) == len(candidates):

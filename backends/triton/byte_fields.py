@@ -59,10 +59,10 @@ def _is_written(graph: Graph, padded: Sequence[Shape], fields: Fields, end: int)
 
 def _followed(graph: Graph, item: Node, value: int) -> tuple[int, Fields | None]:
     """The last value of the chain behind a shift, and the chain; None if it has no mask or no cast."""
-    numbered, bits, last, offset, behind = [*graph.numbered()], 0, -1, Fraction(0), value
+    bits, last, offset, behind = 0, -1, Fraction(0), value
     inner: list[int] = []
     while len(readers := graph.readers[behind]) == 1:
-        reader, values = numbered[readers[0]]
+        reader, values = graph.numbered()[readers[0]]
         is_cast = reader.op in CASTS and not DType(reader["dtype"]).is_integer
         if reader.op in LOW_BITS and not bits and behind == value and int(reader["bits"]) <= MOST_BITS:
             bits = int(reader["bits"])
@@ -96,9 +96,9 @@ def in_halves(graph: Graph, chains: Mapping[int, Fields]) -> frozenset[int]:
 def _halves_behind(graph: Graph, value: int, exact: int) -> frozenset[int] | None:
     """The elementwise values from one on, if a product of halves reads each; None where another op does. `exact`: a number of
     few digits, whose product with a half is rounded once."""
-    found, numbered = {value} if graph.node_of[value].kind is Kind.ELEMENTWISE else set[int](), [*graph.numbered()]
+    found = {value} if graph.node_of[value].kind is Kind.ELEMENTWISE else set[int]()
     for place in graph.readers[value]:
-        item, values = numbered[place]
+        item, values = graph.numbered()[place]
         if item.kind is Kind.MATMUL and is_dot(graph, item):
             if product_dtype(graph, item, graph.types[values[0]].dtype) is not DType.float16:
                 return None

@@ -144,7 +144,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
     """The factors that multiply the exponential on every path to an output."""
     trace = sums.trace
     found: dict[int, frozenset[Factor]] = {}
-    for item, values in reversed(list(trace.graph.numbered())):
+    for item, values in reversed(trace.graph.numbered()):
         behind = found.get(values[0], frozenset()) if values else frozenset[Factor]()
         for operand in item.operands:
             if operand not in trace.degrees:

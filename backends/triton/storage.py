@@ -29,11 +29,10 @@ def late_loads(graph: Graph) -> frozenset[int]:
 
     On an H200 products of 77 GFLOP with a residual of such tiles took 114 to 165 µs, and 118 to 182 where it was loaded first.
     """
-    numbered = [*graph.numbered()]
-    if not any(item.kind is Kind.MATMUL and graph.phases[values[0]] is Phase.LOOP for item, values in numbered):
+    if not any(item.kind is Kind.MATMUL and graph.phases[values[0]] is Phase.LOOP for item, values in graph.numbered()):
         return frozenset()
     readers: dict[int, list[bool]] = {}  # of each value: whether it is such an op
-    for item, values in numbered:
+    for item, values in graph.numbered():
         is_late = item.kind in (Kind.ELEMENTWISE, Kind.GRAPH) and all(graph.phases[it] is Phase.EPILOGUE for it in values)
         for operand in item.operands:
             readers.setdefault(operand, []).append(is_late)

@@ -59,7 +59,7 @@ def _closed(graph: Graph, group: set[int]) -> set[int]:
     for item, values in graph.numbered():
         if not behind.isdisjoint(item.operands):
             behind.update(values)
-    for item, values in reversed(list(graph.numbered())):
+    for item, values in reversed(graph.numbered()):
         if not before.isdisjoint(values):
             before.update(item.operands)
     return behind & before

@@ -157,7 +157,7 @@ class _Model:
                 by_result |= dict.fromkeys(values, own)
         read = {kernel: _read(self.graph, kernel) for kernel in by_result.values()}
         needed = {item.operands[0] for item in self.graph.outputs}
-        for item, values in reversed(tuple(self.graph.numbered())):
+        for item, values in reversed(self.graph.numbered()):
             if not needed.isdisjoint(values) and item.op not in ("input", "output"):
                 needed.update(read[by_result[values[0]]] if values[0] in by_result else item.operands)
         done: set[FunctionValues] = set()

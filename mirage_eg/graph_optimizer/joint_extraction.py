@@ -193,7 +193,7 @@ def _priced(classes: EClasses, program: Graph, terms: Terms, segment: Segment, p
 
     What depends on weights alone is computed ahead, and no part of it.
     """
-    numbered = tuple(program.numbered())
+    numbered = program.numbered()
     enodes: dict[int, NumberedENode] = {}
     for position in sorted(segment.nodes):
         for value in numbered[position][1]:

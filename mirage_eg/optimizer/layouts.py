@@ -135,14 +135,13 @@ def intermediates(graph: Graph) -> list[int]:
     family_of: dict[int, list[int]] = {}  # of a value, its views
     for other, view in views.items():
         family_of.setdefault(view.base, []).append(other)
-    numbered = tuple(graph.numbered())
     free = []
-    for item, values in numbered:
+    for item, values in graph.numbered():
         if item.op != "block":
             continue
         for value in values:
             family = (value, *family_of.get(value, ()))
-            readers = [numbered[reader] for other in family for reader in graph.readers[other]]
+            readers = [graph.numbered()[reader] for other in family for reader in graph.readers[other]]
             generated = all(reader.op == "block" or (reader.op in VIEWS and results[0] in views) for reader, results in readers)
             if readers and generated and declared.keys().isdisjoint(family):
                 free.append(value)
@@ -173,10 +172,9 @@ def candidate_layouts(graph: Graph, value: int) -> list[tuple[tuple[int, ...], S
 def _family(graph: Graph, value: int, strides: Shape) -> Mapping[int, Shape] | None:
     """The strides of the value and of all its views; None if a view would need a copy."""
     family = {value: strides}
-    numbered = tuple(graph.numbered())
     frontier = [value]
     for shown in frontier:
-        for item, values in map(numbered.__getitem__, graph.readers[shown]):
+        for item, values in map(graph.numbered().__getitem__, graph.readers[shown]):
             if item.op in VIEWS:
                 view = shown_at(item, graph.types[shown].shape, family[shown])
                 if view is None:
@@ -202,9 +200,8 @@ def accesses(graph: Graph, value: int, strides: Shape) -> Iterator[Access]:
     """All accesses of generated kernels to a value with these strides, directly and through views."""
     family = _family(graph, value, strides)
     assert family is not None
-    numbered = tuple(graph.numbered())
     for position in sorted({graph.makers[value], *(reader for other in family for reader in graph.readers[other])}):
-        item, results = numbered[position]
+        item, results = graph.numbered()[position]
         if item.op != "block":
             continue
         block: Graph = item["graph"]

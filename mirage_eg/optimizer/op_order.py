@@ -132,10 +132,9 @@ def order_kernels(graph: Graph) -> tuple[Graph, Order]:
 
 def reordered(graph: Graph, positions: Sequence[int]) -> Graph:
     """The graph with its nodes in this order, which respects dependences; inputs and outputs are numbered in the new order."""
-    numbered = list(graph.numbered())
     copy = GraphCopy(graph)
     for position in positions:
-        copy.copy(*numbered[position])
+        copy.copy(*graph.numbered()[position])
     return copy.graph()
 
 
@@ -154,7 +153,6 @@ class BlockOrder:
 
 def order_block(block: Graph) -> BlockOrder:
     """An order of the ops of a block graph with the fewest live bytes; phases sequentially, outputs in order."""
-    numbered = list(block.numbered())
     problems = phase_problems(block)
     positions: list[int] = []
     before = live_bytes = lower_bound = 0
@@ -163,7 +161,7 @@ def order_block(block: Graph) -> BlockOrder:
         positions += [nodes[i] for i in order.tasks]
         before = max(before, live_bytes_of(problem, range(len(nodes))))
         live_bytes, lower_bound = max(live_bytes, order.live_bytes), max(lower_bound, order.lower_bound)
-    assert len(positions) == len(numbered)
+    assert len(positions) == len(block.nodes)
     return BlockOrder(tuple(positions), before, live_bytes, lower_bound)
 
 

@@ -21,15 +21,14 @@ def form_threads(graph: Graph) -> Graph:
 
 def thread_groups(block: Graph) -> list[list[int]]:
     """Positions of the nodes of each possible thread graph; the last node defines its result."""
-    numbered = list(block.numbered())
     root: dict[int, int] = {}  # of every elementwise node, the last one of its group
-    for position in reversed(range(len(numbered))):
-        item, values = numbered[position]
+    for position in reversed(range(len(block.nodes))):
+        item, values = block.numbered()[position]
         if item.kind is not Kind.ELEMENTWISE:
             continue
         [value] = values
         user = block.readers[value][0] if len(block.readers[value]) == 1 else -1
-        joins = user in root and _same_threads(block, numbered[user][1][0], value)
+        joins = user in root and _same_threads(block, block.numbered()[user][1][0], value)
         root[position] = root[user] if joins else position
     groups: dict[int, list[int]] = {}
     for position in sorted(root):
@@ -46,11 +45,10 @@ def with_threads(block: Graph) -> Graph:
     """The block graph with a thread node in the place of each group."""
     groups = {members[-1]: members for members in thread_groups(block)}
     inside = {position for members in groups.values() for position in members}
-    numbered = list(block.numbered())
     copy = GraphCopy(block)
-    for position, (item, values) in enumerate(numbered):
+    for position, (item, values) in enumerate(block.numbered()):
         if position in groups:
-            copy.copy(_thread(block, [numbered[i] for i in groups[position]]), values)
+            copy.copy(_thread(block, [block.numbered()[i] for i in groups[position]]), values)
         elif position not in inside:
             copy.copy(item, values)
     return copy.graph()

@@ -66,7 +66,7 @@ def named_ops(program: Graph) -> tuple[list[str], list[str]]:
 
 def _subprograms(program: Graph) -> Iterator[set[int]]:
     """Sets of up to MOST_OPS linear nodes of which only the last one is read by other nodes, from the last one on."""
-    nodes, taken = [*program.numbered()], set[int]()
+    nodes, taken = program.numbered(), set[int]()
     linear = [item.op not in ("input", "output") and is_linear(item.op) for item, _ in nodes]
     for last in reversed(range(len(nodes))):
         if not linear[last] or last in taken:
@@ -82,7 +82,7 @@ def _subprograms(program: Graph) -> Iterator[set[int]]:
 
 def _alone(program: Graph, numbers: Sequence[int]) -> tuple[Graph, tuple[int, ...]]:
     """Some nodes as a program, and the values that it reads; a value that is read twice is one input."""
-    nodes = [*program.numbered()]
+    nodes = program.numbered()
     own = [value for number in numbers for value in nodes[number][1]]
     reads = tuple(dict.fromkeys(it for number in numbers for it in nodes[number][0].operands if it not in own))
     copy = GraphCopy(program)

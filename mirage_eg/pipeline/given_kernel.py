@@ -128,11 +128,10 @@ class GivenKernel:
 
     def _of_library(self) -> str:
         """What a kernel without a block graph is."""
-        numbered = list(self.graph.numbered())
-        made = {value for position in self.origin.nodes for value in numbered[position][1]}
+        made = {value for position in self.origin.nodes for value in self.graph.numbered()[position][1]}
         if made <= {*prepared_values(self.graph)}:
             return "it depends on weights alone, and is computed once"
-        return f"{numbered[self.origin.nodes[0]][0].op} is an op of the library in every plan"
+        return f"{self.graph.nodes[self.origin.nodes[0]].op} is an op of the library in every plan"
 
     @property
     def is_all(self) -> bool:
@@ -186,9 +185,8 @@ class GivenKernel:
                 return Departure("index", f"it reads input {number} of its part with an axis cut in two, or in part")
             sources[value] = Source(number, walked)
         kernels: list[RaisedKernel] = []
-        numbered = list(self.whole.numbered())
         for kernel, position in enumerate(self.origin.nodes):
-            item, values = numbered[position]
+            item, values = self.whole.numbered()[position]
             try:
                 raised = raise_block(item["graph"], [self._source(i, sources, axes) for i in item.operands], axes)
             except OutsideError as error:

@@ -179,10 +179,9 @@ def _is_partial(graph: Graph, position: int) -> bool:
 
 def _feeds(graph: Graph, first: int, last: int) -> bool:
     """Whether a node reads what another one computes, perhaps by views, and no output is computed by that one."""
-    numbered = list(graph.numbered())
-    made = set(numbered[first][1])
+    made = set(graph.numbered()[first][1])
     read = set()
-    for position, (item, values) in enumerate(numbered):
+    for position, (item, values) in enumerate(graph.numbered()):
         if not made.isdisjoint(item.operands):
             if is_op(item):
                 read.add(position)
@@ -195,11 +194,10 @@ def _feeds(graph: Graph, first: int, last: int) -> bool:
 
 def _segment(primitive: Graph, segmenter: Segmenter, graph: Graph, nodes: Sequence[int], values: Values) -> Segment | None:
     """The part of the program between the values that kernels read and those that they leave; None if these are not its."""
-    numbered = list(graph.numbered())
-    inside = {value for position in nodes for value in numbered[position][1]}
-    read = {i for position in nodes for i in numbered[position][0].operands if _base(graph, i) not in inside}
+    inside = {value for position in nodes for value in graph.numbered()[position][1]}
+    read = {i for position in nodes for i in graph.nodes[position].operands if _base(graph, i) not in inside}
     given = {value for i in read for value in values.of_program(i)}
-    results: dict[int, tuple[int, ...]] = {value: values.of_program(value) for value in numbered[nodes[-1]][1]}
+    results: dict[int, tuple[int, ...]] = {value: values.of_program(value) for value in graph.numbered()[nodes[-1]][1]}
     for item, output in zip(graph.outputs, primitive.outputs, strict=True):
         if (made := _base(graph, item.operands[0])) in results:
             results[made] = (output.operands[0],)  # whether it is equal or not
@@ -237,9 +235,8 @@ def choices_of_inputs(
 
     `named_inputs`: of each input of the searched program the input of the segment; an input may have several names.
     """
-    numbered = list(graph.numbered())
-    inside = {value for position in positions for value in numbered[position][1]}
-    read = dict.fromkeys(i for position in positions for i in numbered[position][0].operands if _base(graph, i) not in inside)
+    inside = {value for position in positions for value in graph.numbered()[position][1]}
+    read = dict.fromkeys(i for position in positions for i in graph.nodes[position].operands if _base(graph, i) not in inside)
     options = []
     for value in read:
         shown = values.of_program(value)

@@ -60,7 +60,7 @@ def _numbers(program: Graph) -> list[int]:
 def _summed(graph: Graph, axes: Axes) -> set[int]:
     """The axes that are summed over, also as parts of a concatenation."""
     found = set(axes.reduced)
-    for item, values in reversed([*graph.numbered()]):
+    for item, values in reversed(graph.numbered()):
         if item.op in JOINS and not found.isdisjoint(axes.dims[values[0]][item["dim"]]):
             found.update(axis for operand in item.operands for axis in axes.dims[operand][item["dim"]])
     return found

@@ -137,7 +137,7 @@ def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, G
         return tuple(min(extent, _MOST_EXTENT) for extent in kind.shape)
 
     needed = {value}
-    for item, values in reversed([*program.numbered()]):
+    for item, values in reversed(program.numbered()):
         if needed.intersection(values) and _is_elementwise(program, item, values[0]):
             needed.update(item.operands)
     for item, values in program.numbered():

@@ -88,7 +88,7 @@ def _exponents(program: Graph) -> set[int]:
     has no mask yet; values that are averaged are taken to have none.
     """
     found = set[int]()
-    for item, values in reversed([*program.numbered()]):
+    for item, values in reversed(program.numbered()):
         if item.op in EXPONENTIALS or (found.intersection(values) and item.kind in (Kind.ELEMENTWISE, Kind.REARRANGEMENT)):
             found.update(item.operands)
     for item, values in program.numbered():
@@ -105,7 +105,7 @@ def _unnormalized(program: Graph) -> set[int]:
             large.intersection(item.operands) and item.op not in ROOTS - DIVISIONS and not _normalizes(item, large)
         ):
             large.update(values)
-    for item, values in reversed([*program.numbered()]):
+    for item, values in reversed(program.numbered()):
         if _normalizes(item, large) or found.intersection(values):
             found.update(large.intersection(item.operands))
     return found
@@ -132,11 +132,11 @@ def _cut(program: Graph, candidate: Graph, same: dict[int, int], parts: _Parts) 
     ends = dict(zip(_ends(candidate), _ends(program), strict=True))
     known = dict(zip(candidate.input_values, program.input_values, strict=True)) | same
     known |= {value: other for value, other in ends.items() if candidate.types[value] == program.types[other]}
-    numbered, pairs, done = tuple(candidate.numbered()), list[Pair](), set[int]()
+    pairs, done = list[Pair](), set[int]()
     left = [*ends]
     while left:
         place = candidate.makers[left.pop()]
-        item, values = numbered[place]
+        item, values = candidate.numbered()[place]
         if place in done or item.op == "input":
             continue
         done.add(place)

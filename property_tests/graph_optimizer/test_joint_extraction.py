@@ -137,7 +137,7 @@ def test_no_kernel_that_reads_a_factor_transposed_is_below_the_bound() -> None:
     bound = KernelFinder(whole, H200, lambda *_: []).lower_bound
     products_, relus = ([i for i, item in enumerate(whole.nodes) if item.op == op] for op in ("matmul", "relu"))
     [transposed] = (i for i, item in enumerate(whole.nodes) if item.op == "transpose")
-    numbered = tuple(whole.numbered())
+    numbered = whole.numbered()
 
     def segment(*nodes: int) -> Segment:
         read = {i for position in nodes for i in whole.nodes[position].operands if whole.makers[i] not in nodes}

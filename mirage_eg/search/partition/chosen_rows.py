@@ -15,10 +15,9 @@ def chosen_rows(program: Graph, barriers: Container[int]) -> frozenset[int]:
 
     `barriers`: the positions of the ops that are kernels of their own.
     """
-    numbered = [*program.numbered()]
 
     def is_read_by_kernels(value: int) -> bool:
-        readers = [(position, *numbered[position]) for position in program.readers[value]]
+        readers = [(position, *program.numbered()[position]) for position in program.readers[value]]
         return all(
             is_read_by_kernels(values[0]) if item.op in VIEWS else item.op != "output" and position not in barriers
             for position, item, values in readers

@@ -34,15 +34,14 @@ def least_us(program: Graph, segment: Segment, device: Device) -> float:
 
 def _product_seconds(program: Graph, segment: Segment, device: Device) -> float:
     """The seconds of the products that only elementwise ops follow: of all, or of the largest if some are added."""
-    numbered = [*program.numbered()]
     followed = set[int]()  # values that reach an op that is not elementwise
     for position in sorted(segment.nodes, reverse=True):
-        item, values = numbered[position]
+        item, values = program.numbered()[position]
         if item.kind not in (Kind.ELEMENTWISE, Kind.REARRANGEMENT) or not followed.isdisjoint(values):
             followed.update(item.operands)
     seconds, made, are_added = [0.0], set[int](), False  # `made`: values that depend on products
     for position in sorted(segment.nodes):
-        item, values = numbered[position]
+        item, values = program.numbered()[position]
         if item.kind is Kind.MATMUL and followed.isdisjoint(values):
             rate = device.matrix_rate / slowdown(product_dtype(program, item, program.types[values[0]].dtype))
             seconds.append(flops_of_product(program, item, values[0]) / rate)

@@ -18,10 +18,10 @@ class Reductions:
 
     def __init__(self, program: Graph, long: int, tiny: int, held: int) -> None:
         self.axes = infer_axes(program, repeats=True, barriers=True)
-        self._program, self._numbered = program, tuple(program.numbered())
+        self._program = program
         self._long, self._tiny, self._held = long, tiny, held
         self._reduced: dict[int, Axes] = {}  # by the positions of ops
-        for position, (item, _) in enumerate(self._numbered):
+        for position, item in enumerate(program.nodes):
             if item.kind in (Kind.REDUCTION, Kind.MATMUL):
                 self._reduced[position] = frozenset(self.axes.dims[item.operands[0]][item.get("dim", -1)])
         self._rows: list[tuple[frozenset[int], Axes]] = []  # of each variance: its last reduction and its mean's; their axes
@@ -44,14 +44,12 @@ class Reductions:
 
     def _last(self, value: int) -> int:
         """The node of a value, or of what it is a reshape of."""
-        while (item := self._program.node_of[value]).op in RESHAPES:
-            [value] = item.operands
-        return self._program.makers[value]
+        return self._program.makers[self._program.behind(value, RESHAPES)]
 
     def _statistics_of_parts(self) -> Iterator[frozenset[int]]:
         """Each reduction of a mean or variance over more axes, which together no block holds, with that of the statistic."""
         axes = {one: axes for last, axes in self._rows for one in last}
-        for position, (item, _) in enumerate(self._numbered):
+        for position, item in enumerate(self._program.nodes):
             before = self._last(item.operands[0]) if item.kind is Kind.REDUCTION else None
             if before in axes and self._extent(axes[before] | self._reduced[position]) > SEARCH.longest_row:
                 yield frozenset({before, position})
@@ -72,7 +70,7 @@ class Reductions:
         made: dict[int, Axes] = {}  # of every value, by node: axes of such products
         makers = self._program.makers
         for position in sorted(nodes):
-            item, results = self._numbered[position]
+            item, results = self._program.numbered()[position]
             axes = Axes().union(*(made.get(makers[operand], Axes()) for operand in item.operands))
             reduced = self._reduced.get(position, Axes())
             again = axes & reduced

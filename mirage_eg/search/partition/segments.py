@@ -77,7 +77,6 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     strides that these give them. Names are positions, so that equal segments are equal graphs.
     """
     images = _images(program)
-    numbered = tuple(program.numbered())
     copy = GraphCopy(program)
     for number, value in enumerate(segment.inputs):
         maker = program.node_of[value]
@@ -85,7 +84,7 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
         given.setdefault("strides", images.get(value))
         copy.read(value, name=f"x{number}", **given)
     for position in sorted(segment.nodes):
-        copy.copy(*numbered[position])
+        copy.copy(*program.numbered()[position])
     for number, value in enumerate(segment.outputs):
         copy.write(value, name=f"out{number}")
     return copy.graph()
