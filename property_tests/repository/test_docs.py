@@ -70,8 +70,9 @@ SLOW = (
     "docs/tutorials/compiler.md",
     "docs/tutorials/egraph.md",
     "docs/how_to/dynamic_sizes.md",
+    "docs/how_to/workloads_and_devices.md",
 )
-HERE = ("README.md", "docs/how_to/workloads_and_devices.md", *SLOW)
+HERE = ("README.md", *SLOW)
 
 
 def commands(name: str) -> Iterator[str]:
@@ -270,7 +271,14 @@ def test_every_whole_command_within_a_sentence_is_run_too_or_needs_a_gpu(name: s
         assert place == GPU or isinstance(place, list) or (ROOT / place).exists()
 
 
-@pytest.mark.parametrize("words", [words for words, place in SPOKEN.items() if isinstance(place, list)])
+@pytest.mark.parametrize(
+    "words",
+    [  # of the benchmarks one runs by default
+        pytest.param(words, marks=[pytest.mark.slow] * ("benchmarks/" in words and "verification" not in words))
+        for words, place in SPOKEN.items()
+        if isinstance(place, list)
+    ],
+)
 def test_what_is_said_to_run_runs(words: str, tmp_path: Path) -> None:
     arguments = SPOKEN[words]
     assert isinstance(arguments, list)

@@ -34,7 +34,7 @@ _RUNS = [(rest, name) for rest in ("eager", "inductor") for name in CASES]
 
 
 @pytest.mark.parametrize(
-    ("rest", "name"), few([run if run in _QUICK else pytest.param(*run, marks=pytest.mark.slow) for run in _RUNS], 3)
+    ("rest", "name"), few([run if run in _QUICK else pytest.param(*run, marks=pytest.mark.slow) for run in _RUNS], 1)
 )
 def test_a_case_gives_eager_results_and_effects_with_our_kernels(name: str, rest: str) -> None:
     case = CASES[name]

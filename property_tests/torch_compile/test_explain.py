@@ -21,6 +21,7 @@ from mirage_eg.torch_compile import compile_graph, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, add_record, graph_records
 from property_tests.support.library_segments import library_segments
+from property_tests.support.parameters import few
 from property_tests.support.torch_cases import WIDTH, breaks, norm, projected
 
 OPTIONS = {"gate": "off", "cache": "off", "rest": "eager", "min_ops": 1}
@@ -149,7 +150,7 @@ mi.superoptimize(p, budget=20)
 """
 
 
-@pytest.mark.parametrize("asked", [False, True])
+@pytest.mark.parametrize("asked", few([False, True], 1))
 def test_at_level_info_no_rules_are_logged_unless_asked_for(asked: bool, tmp_path: Path) -> None:
     own = "logging.getLogger('egglog').setLevel(logging.INFO)\nimport mirage_eg" if asked else "import mirage_eg"
     code = SCRIPT.replace("import mirage_eg", own, 1)

@@ -15,6 +15,7 @@ from property_tests.support.parameters import AMPLE
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow  # as the other tutorials
 def test_the_example_and_the_commands_of_the_pages_run(
     tmp_path: Path, cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,7 @@ def test_axes_in_which_all_values_are_linear_have_few_indices(op: str) -> None:
     assert BlockReference(program).check(program).verdict is Equality.EQUAL
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(block=block_graphs(EVERY, attempts=8))
 def test_random_blocks_and_their_mutants_have_the_verdicts_of_the_whole(block: Graph) -> None:
     mugraph = as_program(block)

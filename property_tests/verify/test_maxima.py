@@ -59,13 +59,13 @@ CASES = [(name, parts) for parts in (64, 256) for name in MAXIMA]
 
 
 @pytest.mark.parametrize(
-    ("name", "parts"), few([pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES], 2)
+    ("name", "parts"), few([pytest.param(*case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES], 1)
 )
 def test_a_maximum_that_drops_one_part_of_its_axis_is_not_equal(name: str, parts: int) -> None:
     write, shapes = MAXIMA[name]
     program, wrong = (written(lambda p, *inputs, n=n: write(p, *inputs, n), *shapes) for n in (1, parts))
     assert verify(program, program).equal
-    assert {verify(program, wrong, seed=seed).verdict for seed in range(40 if parts == 64 else 3)} == {Equality.NOT_EQUAL}
+    assert {verify(program, wrong, seed=seed).verdict for seed in range(15 if parts == 64 else 3)} == {Equality.NOT_EQUAL}
 
 
 @pytest.mark.parametrize("op", ["maximum", pytest.param("minimum", marks=pytest.mark.slow)])
@@ -78,7 +78,7 @@ def test_one_of_many_values_that_an_extreme_drops_is_found(op: str) -> None:
 
     program, wrong = (written(lambda p, x, n=n: folded(p, x, n), (1, 32)) for n in (32, 31))
     assert verify(program, program).equal
-    assert {verify(program, wrong, seed=seed).verdict for seed in range(20)} == {Equality.NOT_EQUAL}
+    assert {verify(program, wrong, seed=seed).verdict for seed in range(8)} == {Equality.NOT_EQUAL}
     if op == "maximum":
         assert verify(program, written(lambda p, x: p.max(x, 1), (1, 32))).equal
 

@@ -128,7 +128,7 @@ LONG = {"mlp_block", "qknorm", "ntrans", "gqa", "mha"}
 
 
 @pytest.mark.parametrize(
-    "workload", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT], 2)
+    "workload", few([pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in WORKLOADS if name != CUT], 1)
 )
 def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: str) -> None:
     rejected = 0
@@ -139,6 +139,7 @@ def test_each_single_change_of_a_workloads_graph_is_rejected_or_equal(workload: 
 
 
 @published
+@pytest.mark.slow
 def test_each_single_change_of_published_lora_graphs_is_rejected_or_equal() -> None:
     _, program = load_program(str(PROGRAMS / "lora.py"))
     graphs = serialize.read(FOLDER / "lora_bs1.json", read_published)[:2]

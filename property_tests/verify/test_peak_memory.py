@@ -18,6 +18,7 @@ from mirage_eg.verify import random_inputs
 from mirage_eg.verify.reference import Reference
 from property_tests.frontend.test_mirage_json import FOLDER, PROGRAMS, gated, published
 from property_tests.support.mirage_json_writer import write
+from property_tests.support.parameters import few
 
 LIMIT = 6 << 30  # bytes of address space
 
@@ -43,7 +44,7 @@ def peak_bytes(count: int, right: bool) -> int:
         assert all(verdict.equal == right for verdict, _ in verdicts)
 
 
-@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("right", few([True, False], 1))
 def test_twenty_graphs_are_verified_in_the_memory_of_five(monkeypatch: pytest.MonkeyPatch, right: bool) -> None:
     monkeypatch.setattr(random_inputs, "MEMO_BYTES", 4 << 20)
     few, many = peak_bytes(5, right), peak_bytes(20, right)

@@ -34,7 +34,7 @@ from mirage_eg.verify.proof import Prover
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.tensor_laws import check_rule_file
 from mirage_eg.verify.verdict import Equality
-from property_tests.support.command import run_command, start_command
+from property_tests.support.command import run_command
 from property_tests.support.laws import CANCELLATION, GROWS_FOREVER, TRUE_BUT_NOT_IN_THE_FIELD, WRONG
 
 # A law, what of it is wrong, and the line that says so; the header takes line 1.
@@ -146,9 +146,11 @@ def test_check_exits_with_1_for_a_refuted_file_and_shows_the_values(tmp_path: Pa
     assert dict(finding["counterexample"]["values"]) == {"x": "1", "y": "1"}
 
 
-def test_check_exits_with_2_for_a_broken_file_and_leaves_stdout_empty(tmp_path: Path) -> None:
+def test_check_exits_with_2_for_a_broken_file_and_leaves_stdout_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = written(tmp_path, BROKEN["wrong arity"][0])
-    code, out, err = start_command("rules", "check", path)
+    code, out, err = run_command(capsys, "rules", "check", path)
     assert (code, out) == (2, "")
     assert err.startswith(f"mirage-eg: {path}:2: ")
     assert err.count("\n") == 1

@@ -35,7 +35,7 @@ def test_the_corpora_are_as_large_as_promised() -> None:
     assert sum(len(lines(text)) for corpus in (NAMED, FALSE) for text in corpus.values()) >= 70
 
 
-@each(TRUE, part=5)
+@each(TRUE, part=10)
 def test_a_true_law_is_not_refuted(domain: str, text: str, line: str) -> None:
     assert verdict(domain, text, line, 1, 60) is Truth.HELD
 
