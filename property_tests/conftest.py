@@ -110,10 +110,6 @@ def pytest_collection() -> Iterator[None]:
     return result
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
-
-
 def _no_gpu() -> str:
     """Why kernels cannot run here; empty where they can."""
     if ctypes.util.find_library("cuda") is None:
