@@ -21,7 +21,6 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.evaluator.processes import keep_worker
 from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
-from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu
@@ -37,6 +36,7 @@ from mirage_eg.optimizer.multi_gpu import (
 from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 from property_tests.support.parameters import few
+from property_tests.support.timed_calls import dies, fails_first, full, hangs, process, refuses, takes_some
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -55,10 +55,6 @@ def on_which() -> str:
 
 def never() -> float:
     return float("inf")
-
-
-def full(source: str) -> tuple[Outcome, Timing | None]:
-    return Outcome(1.0, 0.0, None), None
 
 
 @settings(max_examples=30)
@@ -132,32 +128,11 @@ def test_a_lost_gpu_context_costs_its_candidate_alone() -> None:
     assert sorted(starts) == ["a", "a", "b", "b"]
 
 
-def dies(source: str) -> Outcome:
-    if source == "1":
-        os._exit(3)
-    return Outcome(float(os.environ["CUDA_VISIBLE_DEVICES"]), 0.0, None)
-
-
-def process(gpu: str) -> Executor:
-    executor: Executor = loky.ProcessPoolExecutor(1, env={"CUDA_VISIBLE_DEVICES": gpu})
-    return executor
-
-
 def test_a_process_sees_its_gpu_alone_and_one_that_dies_is_replaced() -> None:
     with MultiGpuTimer(["4", "7"], process, Calls(dies, full)) as timer:
         outcomes = list(timer.quick_all("0123", never))
     assert [outcome.us if outcome else None for outcome in outcomes] == [4.0, None, 4.0, 7.0]
     assert outcomes[1] is not None and outcomes[1].problem is not None
-
-
-def refuses() -> None:
-    raise KeyError("int64")
-
-
-def takes_some(source: str) -> Outcome:
-    if source == "1":
-        raise TypeError("torch.finfo: got torch.int64")
-    return Outcome(1.0, 0.0, None)
 
 
 def test_an_error_in_a_process_is_an_outcome_with_its_words_alone() -> None:
@@ -191,12 +166,6 @@ def test_timers_may_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not started[0]._processes  # they ended with the context
 
 
-def fails_first(folder: str) -> None:
-    if not Path(folder, "begun").exists():
-        Path(folder, "begun").touch()
-        raise RuntimeError("out of memory")
-
-
 @pytest.mark.parametrize("pause", few([0.0, 2.0], 1))
 def test_a_process_that_ends_while_it_begins_costs_one_candidate_at_most(pause: float, tmp_path: Path) -> None:
     def start(gpu: str) -> Executor:
@@ -208,12 +177,6 @@ def test_a_process_that_ends_while_it_begins_costs_one_candidate_at_most(pause: 
         outcomes = list(timer.quick_all("0234", never))
     assert [outcome.us if outcome else None for outcome in outcomes] == [None, 1.0, 1.0, 1.0]
     assert outcomes[0] is not None and outcomes[0].problem is not None
-
-
-def hangs(source: str) -> Outcome:
-    if source == "1":
-        sleep(120)
-    return Outcome(1.0, 0.0, None)
 
 
 _held: list[bytes] = []

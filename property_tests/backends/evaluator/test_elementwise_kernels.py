@@ -54,7 +54,7 @@ CALLS: dict[str, Callable[[Modulus, Any, Any], Any]] = {
 }
 
 
-@settings(max_examples=12)  # all kernels each
+@settings(max_examples=6)  # all kernels each
 @given(st.sampled_from(PRIMES), SEEDS)
 def test_every_kernel_is_equal_to_its_numpy_form(cupy: FakeCupy, prime: int, seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -48,7 +48,7 @@ def test_every_packaged_law_holds_in_its_model(domain: str, place: str, monkeypa
     monkeypatch.setattr("mirage_eg.egraph.soundness.check_law.LEAST_SHARE", 10)
     rulebook = EVERYTHING[domain]
     for law in next(theory for theory in rulebook.theories if theory.path == place).laws:
-        finding = check_law(law, domain, rulebook.signatures, examples=25)
+        finding = check_law(law, domain, rulebook.signatures, examples=50)
         assert finding.truth is Truth.HELD, f"{law.place}: {finding.counterexample}"
 
 
