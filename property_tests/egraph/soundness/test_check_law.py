@@ -31,6 +31,9 @@ def loaded(folder: Path, text: str, domain: str = "indexed") -> tuple[Rulebook, 
     return rulebook, rulebook.laws[-1]
 
 
+NARROW = "rules/indexed/29_logarithms.egg"  # of few values its conditions admit too few
+
+
 def is_slow(domain: str, place: str) -> bool:
     """Laws of both domains are tested as indexed ones by default; those of slices are one for each op."""
     return place == "ir/op/35_slices.egg" or (domain == "abstract" and place.startswith("rules/both/"))
@@ -48,7 +51,7 @@ def test_every_packaged_law_holds_in_its_model(domain: str, place: str, monkeypa
     monkeypatch.setattr("mirage_eg.egraph.soundness.check_law.LEAST_SHARE", 10)
     rulebook = EVERYTHING[domain]
     for law in next(theory for theory in rulebook.theories if theory.path == place).laws:
-        finding = check_law(law, domain, rulebook.signatures, examples=50)
+        finding = check_law(law, domain, rulebook.signatures, examples=50 if place == NARROW else 25)
         assert finding.truth is Truth.HELD, f"{law.place}: {finding.counterexample}"
 
 
