@@ -162,7 +162,7 @@ def pairs_of_convolutions(draw: st.DrawFn) -> Graph:
     return graph.graph()
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(pairs_of_convolutions())
 def test_convolutions_merge_only_where_they_are_equal(program: Graph) -> None:
     weights = ["w0", "w1"] + [name for name in ("b0", "b1") if name in program.input_names]
@@ -183,7 +183,7 @@ def test_a_prologue_runs_once_and_again_after_a_weight_changed_in_place() -> Non
     assert np.array_equal(optimized("bert").runner()(*arrays), after)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(program=programs(TAME | MOVES, attempts=12))
 def test_random_programs_keep_their_function_and_are_not_dearer(program: Graph) -> None:
     found = optimize_graph(program, H200, weights=program.input_names[1:])

@@ -36,7 +36,7 @@ from mirage_eg.optimizer.multi_gpu import (
 from mirage_eg.optimizer.tune import Tuning, tune
 from property_tests.optimizer.test_tune import SMALL, Clock, compiled_everything, pool
 from property_tests.support.parameters import few
-from property_tests.support.timed_calls import dies, fails_first, full, hangs, process, refuses, takes_some
+from property_tests.support.timed_calls import dies, ends_as_told, fails_first, full, hangs, process, refuses, takes_some
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -279,13 +279,6 @@ def test_gpus_of_the_first_ones_kind_are_used(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
     assert gpus_of_first_kind() == wanted
     assert multi_gpu._timer is None
-
-
-def ends_as_told(source: str, shapes: Sequence[Any], ops: bytes) -> None:
-    if source == "lost":
-        raise DeviceLost("misaligned address")
-    if source == "slow":
-        sleep(60)
 
 
 def test_a_run_in_another_process_says_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def test_height_and_width_change_places_in_windows_of_unequal_sides() -> None:
     assert verify(program, it.graph).verdict is Equality.EQUAL
 
 
-@pytest.mark.parametrize("images", [6, 16])
+@pytest.mark.parametrize("images", few([6, 16], 1))
 def test_whole_batches_move_at_the_program_s_own_size(images: int) -> None:
     program = convolution((images, 1, 6, 4), (1, 1, 3, 3))
     [it] = [it for it in mutants(program) if it.name == "x: n→h (all, inner to outer); result: h→n (all, outer to inner)"]
@@ -93,7 +93,7 @@ def test_images_of_one_element_have_no_other_program(name: str) -> None:
     assert mutants(convolution(x, w, pads=(0, 0, 0, 0))) == []
 
 
-@pytest.mark.parametrize("program", [PLAIN, DILATED, POINT])
+@pytest.mark.parametrize("program", few([PLAIN, DILATED, POINT], 2))
 def test_every_corrected_mutant_is_the_program_and_computes_little_again(program: Graph) -> None:
     wanted, found = values(program), mutants_of(program)
     assert found

@@ -1,13 +1,15 @@
 """What tests call in the processes of timers; of its own, since each process imports it."""
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import loky
 
-from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.measure.timing import Timing
 
 
@@ -46,3 +48,10 @@ def hangs(source: str) -> Outcome:
     if source == "1":
         sleep(120)
     return Outcome(1.0, 0.0, None)
+
+
+def ends_as_told(source: str, shapes: Sequence[Any], ops: bytes) -> None:
+    if source == "lost":
+        raise DeviceLost("misaligned address")
+    if source == "slow":
+        sleep(60)

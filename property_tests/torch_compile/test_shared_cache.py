@@ -61,6 +61,7 @@ def find() -> str:
     return segment.key
 
 
+@pytest.mark.slow  # by default the whole graph's: `test_whole_graph`
 def test_a_second_process_searches_nothing_and_starts_soon(cache: Path) -> None:
     find()
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", SECOND], capture_output=True, text=True, check=False, cwd=ROOT)
