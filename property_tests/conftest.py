@@ -4,6 +4,7 @@ Profiles: dev (50 examples, default), ci (20, always the same ones; default wher
 HYPOTHESIS_PROFILE chooses. Tests marked `slow` are selected nightly, and where -m is given.
 """
 
+import atexit
 import ctypes.util
 import gc
 import os
@@ -106,6 +107,7 @@ def pytest_collection() -> Iterator[None]:
     gc.disable()
     result = yield
     gc.freeze()
+    atexit.register(gc.unfreeze)  # Triton counts what is left
     gc.enable()
     return result
 
