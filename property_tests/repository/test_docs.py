@@ -64,7 +64,7 @@ ELSEWHERE = {
     },
 }
 SLOW = (
-    "docs/how_to/running.md",
+    "docs/how_to/missing_kernels.md",
     "docs/how_to/measuring_laws.md",
     "docs/tutorials/getting_started.md",
     "docs/tutorials/compiler.md",
