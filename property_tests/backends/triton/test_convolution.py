@@ -1,5 +1,7 @@
 """Convolutions for which cuDNN has no good kernel are generated kernels, with the elementwise ops behind them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,10 +18,10 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tensor import Tensor
 from mirage_eg.ir.windows import channels_last
 from property_tests.support.hand_written import ROUNDING, error_of, inputs_of
+from property_tests.support.parameters import paired
 
 
 @pytest.fixture
@@ -191,29 +193,21 @@ def test_more_channels_cost_more_and_float32_more_than_half() -> None:
     assert few < many > half
 
 
-@pytest.mark.parametrize("is_last", [False, True])
-@pytest.mark.parametrize(
-    ("images", "channels", "filters", "window", "strides", "pads", "dilations"),
-    [
-        (1, 64, 32, 3, 1, 1, 1),
-        (2, 96, 64, 3, (2, 1), (0, 1, 2, 1), 1),
-        (1, 32, 96, 2, 1, 0, (1, 2)),
-        (3, 128, 32, 1, 2, 0, 1),
-        (1, 192, 96, 3, 1, 1, 1),
-        (2, 256, 64, 3, 2, 1, 1),
-    ],
-)
+SMALL = [  # images, channels, filters, window, strides, pads, dilations
+    (1, 64, 32, 3, 1, 1, 1),
+    (2, 96, 64, 3, (2, 1), (0, 1, 2, 1), 1),
+    (1, 32, 96, 2, 1, 0, (1, 2)),
+    (3, 128, 32, 1, 2, 0, 1),
+    (1, 192, 96, 3, 1, 1, 1),
+    (2, 256, 64, 3, 2, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("small", "is_last"), paired(SMALL, [False, True]))
 def test_small_convolutions_are_generated_from_images_channels_last(
-    run_program: RunProgram,
-    is_last: bool,
-    images: int,
-    channels: int,
-    filters: int,
-    window: int,
-    strides: int | Shape,
-    pads: int | Shape,
-    dilations: int | Shape,
+    run_program: RunProgram, small: tuple[Any, ...], is_last: bool
 ) -> None:
+    images, channels, filters, window, strides, pads, dilations = small
     p, shape = new_kernel_graph(), (images, channels, 7, 6)
     x = p.new_input(shape, "float16", "x", strides=channels_last(shape) if is_last else None)
     w = p.new_input((filters, channels, window, window), "float16", "w", weight=is_last)
@@ -224,7 +218,7 @@ def test_small_convolutions_are_generated_from_images_channels_last(
     assert error_of(run_program, p.graph()) < ROUNDING["float16"]
 
 
-@pytest.mark.parametrize("channels", [32, 192])
+@pytest.mark.parametrize("channels", [32, pytest.param(192, marks=pytest.mark.slow)])
 def test_a_row_major_image_may_be_the_residual_of_its_convolution(run_program: RunProgram, channels: int) -> None:
     p = new_kernel_graph()
     x = p.new_input((1, channels, 5, 6), "float16", "x")

@@ -65,7 +65,7 @@ def convolved(draw: st.DrawFn) -> Graph:
 @pytest.mark.parametrize(("tile", "vector"), [((1, 1), 2), ((2, 2), 4), ((3, 2), 1), ((4, 4), 2)])
 @given(st.data())
 @settings(
-    max_examples=8,
+    max_examples=4,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 def test_images_channels_last_are_convolved(
