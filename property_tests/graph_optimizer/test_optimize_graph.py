@@ -46,7 +46,7 @@ def products(graph: Graph) -> int:
     return sum(item.op == "matmul" for item in graph.nodes)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", few(MODELS, 2))
 def test_every_e_node_equals_its_class(name: str) -> None:
     model = MODELS[name]()
     program = expand_ops(model.program, WRITTEN_OUT)
@@ -225,7 +225,7 @@ def sum_of_columns(graph: KernelGraph) -> None:
     graph.mark_output(graph.sum(x @ w + bias, 1) + graph.mean(x @ v, 1))
 
 
-@pytest.mark.parametrize("write", [sum_of_columns, gated, sum_of_products, weights_summed, factor_and_bias])
+@pytest.mark.parametrize("write", few([sum_of_columns, gated, sum_of_products, weights_summed, factor_and_bias], 2))
 def test_products_that_laws_merge_are_one_product(write: Callable[[KernelGraph], None]) -> None:
     graph = new_kernel_graph()
     write(graph)
@@ -245,7 +245,7 @@ def test_a_library_op_is_a_barrier_and_stays() -> None:
     assert found.verdict.equal
 
 
-@pytest.mark.parametrize("name", few(LIBRARY_PROGRAMS, 10))
+@pytest.mark.parametrize("name", few(LIBRARY_PROGRAMS, 5))
 def test_library_ops_stay_but_for_equal_ones_and_constants(name: str) -> None:
     program = LIBRARY_PROGRAMS[name].graph()
     found = optimize_graph(program, H200, weights=())

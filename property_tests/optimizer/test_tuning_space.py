@@ -20,6 +20,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.kernel_times import KernelTimes, PartChoice, kernels_of
 from mirage_eg.optimizer.tuning_space import Job, Variant, details, first, jointly, launched_dependently, like, schedules
 from property_tests.support.hand_written import attention, gated_mlp, n_transformer, split_attention, split_product
+from property_tests.support.parameters import few
 
 VALUES: dict[str, Sequence[int]] = {"num_warps": range(3), "swapped": (False, True)}
 GRAPHS = {
@@ -122,7 +123,7 @@ def machine_code(graph: Graph, schedule: Schedule) -> list[str]:
     return re.findall(r"/\*[0-9a-f]{4}\*/\s+(?:@!?U?P\w+ )?([A-Z][A-Z0-9.]*)", listing)
 
 
-@pytest.mark.parametrize("warps", [4, 8, 16])
+@pytest.mark.parametrize("warps", few([4, 8, 16], 1))
 def test_all_loads_are_under_way_before_the_first_is_waited_for(warps: int) -> None:
     for on in (False, True):
         found = machine_code(GRAPHS["norm"], Schedule(hoist_loads=on, num_warps=warps))

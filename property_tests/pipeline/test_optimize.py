@@ -30,6 +30,7 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.reference import OnProgress
 from mirage_eg.verify.verdict import Difference, Equality, FloatCheck
+from property_tests.support.parameters import few
 from property_tests.support.programs import PROGRAMS, attention, rms_linear
 from property_tests.support.timeless import timeless
 
@@ -54,7 +55,9 @@ def unfusable() -> Graph:
 NAMES = ("rms_linear", "attention", "layer_norm_linear", "masked", "three_products", "two_outputs")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name == "attention")) for name in NAMES])
+@pytest.mark.parametrize(
+    "name", few([pytest.param(name, marks=[pytest.mark.slow] * (name == "attention")) for name in NAMES], 2)
+)
 def test_a_program_that_nobody_mentioned_gets_a_verified_compiled_kernel(name: str) -> None:
     result = run(PROGRAMS[name](), max_block_ops=12)
     best = result.candidates[0]

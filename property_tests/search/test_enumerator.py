@@ -17,6 +17,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.enumerator import BOUNDS
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from property_tests.support import programs
+from property_tests.support.parameters import few
 from property_tests.support.reference_search import (
     chains_by_interleaving,
     dags,
@@ -55,11 +56,14 @@ SMALL = {
 
 @pytest.mark.parametrize(
     ("name", "domain"),
-    [
-        pytest.param(name, domain, marks=[pytest.mark.slow] * ((name, domain) == ("three_products", "abstract")))
-        for name in SMALL
-        for domain in DOMAINS
-    ],
+    few(
+        [
+            pytest.param(name, domain, marks=[pytest.mark.slow] * ((name, domain) == ("three_products", "abstract")))
+            for name in SMALL
+            for domain in DOMAINS
+        ],
+        5,
+    ),
 )
 def test_every_block_graph_that_the_ops_allow_is_reached_exactly_once(name: str, domain: str) -> None:
     build, max_ops = SMALL[name]

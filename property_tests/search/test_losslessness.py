@@ -27,6 +27,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.structure import Load, Structure
 from mirage_eg.search.structure_search import SearchLimits, search
 from property_tests.support.exhaustive_search import Exhaustive, Solution, Terms, alphabet_of
+from property_tests.support.parameters import few
 
 ONE_WAY = (
     "24_exponentials",
@@ -212,13 +213,16 @@ def compare(program: Graph, max_ops: int, rules: Rulebook = RULES) -> tuple[int,
 
 @pytest.mark.parametrize(
     ("name", "max_ops"),
-    [
-        ("a product", 4),
-        ("a scaled product", 3),
-        ("a product of a quotient", 3),
-        ("sums of weighted squares", 4),
-        ("the mean of a sum", 4),
-    ],
+    few(
+        [
+            ("a product", 4),
+            ("a scaled product", 3),
+            ("a product of a quotient", 3),
+            ("sums of weighted squares", 4),
+            ("the mean of a sum", 4),
+        ],
+        3,
+    ),
 )
 def test_guided_search_returns_exactly_what_the_laws_prove(name: str, max_ops: int) -> None:
     agreed, missing = compare(PROGRAMS[name](), max_ops)

@@ -19,6 +19,7 @@ from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Equality
 from property_tests.support.library_programs import LIBRARY_PROGRAMS
+from property_tests.support.parameters import few
 from property_tests.support.small_programs import written
 
 DRAWS = 12  # random inputs on which an accepted mutant is compared with its program
@@ -117,7 +118,7 @@ WRITTEN = {
 }
 
 
-@pytest.mark.parametrize("name", WRITTEN)
+@pytest.mark.parametrize("name", few(WRITTEN, 2))
 def test_no_wrong_change_of_a_kernel_graph_is_equal(name: str) -> None:
     assert assert_no_wrong_mutant_is_equal(expand(WRITTEN[name]), MOST) >= 20
 

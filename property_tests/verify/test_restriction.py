@@ -145,7 +145,8 @@ def broken(pair: Pair) -> list[Graph]:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (1 < place < len(PAIRS) - 1)) for place, name in enumerate(PAIRS)]
+    "name",
+    few([pytest.param(name, marks=[pytest.mark.slow] * (1 < place < len(PAIRS) - 1)) for place, name in enumerate(PAIRS)], 1),
 )
 def test_verdicts_on_mutants_are_those_of_the_whole(name: str) -> None:
     pair = PAIRS[name]

@@ -63,7 +63,7 @@ def test_what_gives_a_value_to_an_undefined_one_is_found_out(name: str) -> None:
     assert given_values(before, before, 0) is None and given_values(after, before, 0) is None
 
 
-@pytest.mark.parametrize("name", LOSES)
+@pytest.mark.parametrize("name", few(LOSES, 2))
 def test_mugraphs_keep_what_is_undefined_if_asked(name: str) -> None:
     write, _ = LOSES[name]
     graphs = found(write, "keep")

@@ -127,7 +127,7 @@ def test_ragged_instances_are_equal_in_the_field_and_in_float64(name: str) -> No
         assert from_json(to_json(made)) == made
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", few(PROGRAMS, 3))
 def test_ragged_kernels_compute_the_program_and_stay_in_their_memory(run_guarded: RunProgram, name: str) -> None:
     graph = PROGRAMS[name]
     arrays = inputs_of(graph)
@@ -138,7 +138,7 @@ def test_ragged_kernels_compute_the_program_and_stay_in_their_memory(run_guarded
         assert worst(run_guarded(emit(made), arrays), wanted) < 1e-5, made
 
 
-@pytest.mark.parametrize("name", ["rmsnorm", "gated_mlp", "lora", "gqa", "mqa", "layer_norm_linear", "three_products"])
+@pytest.mark.parametrize("name", few(["rmsnorm", "gated_mlp", "lora", "gqa", "mqa", "layer_norm_linear", "three_products"], 3))
 def test_workloads_of_prime_sizes_are_computed(run_guarded: RunProgram, name: str) -> None:
     usual = expand(WORKLOADS[name](1) if name in WORKLOADS else OTHERS[name]())
     sizes = infer_axes(usual).sizes
