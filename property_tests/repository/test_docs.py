@@ -235,7 +235,7 @@ SPOKEN: dict[str, str | list[str]] = {  # whole commands within sentences: where
     "mirage-eg optimize": "property_tests/cli/test_main.py",
     "mirage-eg egraph": "property_tests/cli/test_main.py",
     "mirage-eg rewrite": "property_tests/cli/test_rewrite_parts.py",
-    "mirage-eg why": "property_tests/repository/test_on_gpu.py",
+    "mirage-eg why": "property_tests/pipeline/test_why.py",
     "mirage-eg rules check": "property_tests/egraph/soundness/test_check_file.py",
     "mirage-eg optimize --help": ["-m", "mirage_eg", "optimize", "--help"],
     "mirage-eg rules list --laws": ["-m", "mirage_eg", "rules", "list", "--laws"],
