@@ -40,7 +40,7 @@ _FUSED = {
     Kind.MATMUL: "block graphs",
     Kind.REARRANGEMENT: "block graphs, loads and stores",
     Kind.ACCUMULATOR: "block graphs",
-    Kind.LIBRARY: "never: a kernel of the library",
+    Kind.LIBRARY: "never: a kernel of its own",
     Kind.DERIVED: "as the ops that it expands to",
     Kind.GRAPH: "–",
 }
