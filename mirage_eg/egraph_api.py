@@ -7,7 +7,6 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.explain import Explanation, explain_tree, first_pruned
 from mirage_eg.egraph.expression import REDUCTIONS, Tree, flatten
 from mirage_eg.egraph.forms import Forms
@@ -91,17 +90,13 @@ class EGraph:
         self.program, self.name, self.rulebook, self.without, self.limits = program, name, rulebook, without, limits
         self.expression, self.names, self.split = found.expression, found.names, found.split
         self._extents = found.extents
-        arguments = (rulebook, found.expression, limits, without)
-        self.oracle: Oracle = self._run(saturate, arguments, "saturation")
+        self.oracle: Oracle = self._run(saturate, "saturation")
         self._forms = Forms(self.oracle, self.names)
         self._laws = SufficientLaws(rulebook, excluded=without, recent=0)
 
-    def _run(self, function: Callable[..., Any], arguments: Sequence[Any], task: str) -> Any:
-        """In this process, or with laws of the user, which may not end, in one with limits."""
-        if self.rulebook.packaged:
-            return function(*arguments)
-        paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
-        return in_worker(function, *arguments, seconds=2.0 * self.limits.seconds + 1.0, task=f"{paths}: {task} of {self.name}")
+    def _run(self, saturation: Callable[..., Any], task: str) -> Any:
+        arguments = (self.rulebook, self.expression, self.limits, self.without)
+        return self.rulebook.call(saturation, *arguments, seconds=self.limits.patience, task=f"{task} of {self.name}")
 
     @property
     def saturation(self) -> Saturation:
@@ -124,8 +119,7 @@ class EGraph:
     @cached_property
     def history(self) -> SaturationHistory:
         """E-nodes and unions of each law, iteration by iteration, from a second saturation that runs the laws one by one."""
-        arguments = (self.rulebook, self.expression, self.limits, self.without)
-        found: SaturationHistory = self._run(saturation_history, arguments, "history")
+        found: SaturationHistory = self._run(saturation_history, "history")
         return found
 
     def classes(self) -> dict[int, tuple[str, ...]]:

@@ -160,20 +160,23 @@ def _end(process: subprocess.Popen[bytes], connection: Connection, stderr: IO[by
     stderr.close()
 
 
-_IDLE: list[Worker] = []  # one at most
+class _Idle(threading.local):
+    """The worker that waits for the next call of a thread; it ends with the thread that started it."""
+
+    worker: Worker | None = None
+
+
+_IDLE = _Idle()
 
 
 def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, task: str) -> Any:
-    """The result of `function(*arguments)` in a worker. It is kept for the next call, which need not start one."""
-    if _IDLE and not _IDLE[0].is_ready:
-        _IDLE.pop().close()
-    worker = _IDLE.pop() if _IDLE else Worker()
+    """The result of `function(*arguments)` in a worker. It is kept for the thread's next call, which need not start one."""
+    worker, _IDLE.worker = _IDLE.worker or Worker(), None
     try:
         return worker.call(function, *arguments, seconds=seconds, task=task)
     finally:
-        is_main = threading.current_thread() is threading.main_thread()  # a worker ends with the thread that started it
-        if worker.is_ready and is_main and not _IDLE:
-            _IDLE.append(worker)
+        if worker.is_ready and _IDLE.worker is None:
+            _IDLE.worker = worker
         else:
             worker.close()
 

@@ -43,6 +43,11 @@ class Limits:
     )
     allow_cut: bool = False  # whether user laws may hit a limit of nodes, time or iterations without an error, too
 
+    @property
+    def patience(self) -> float:
+        """Seconds after which a worker is killed; a worker that still completes iterations stops by itself before."""
+        return 2.0 * self.seconds + 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Saturation:
@@ -144,17 +149,12 @@ def _build_in(worker: Worker, rulebook: Rulebook, target: Expression, limits: Li
 
     arguments = (saturate_in_worker, rulebook, target, limits)
     try:
-        oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), task=description, on_progress=on_iteration)
+        oracle: Oracle = worker.call(*arguments, seconds=limits.patience, task=description, on_progress=on_iteration)
     except LimitError as error:
         raise LimitError(f"{_blame(rulebook, target, limits)}: {error}") from None
     if not limits.allow_cut:
         check_saturated(rulebook, target, limits, oracle.saturation)
     return oracle
-
-
-def _patience(limits: Limits) -> float:
-    """Seconds after which a worker is killed; a worker that still completes iterations stops by itself before."""
-    return 2.0 * limits.seconds + 1.0
 
 
 def check_saturated(rulebook: Rulebook, target: Expression, limits: Limits, saturation: Saturation) -> None:
@@ -167,26 +167,16 @@ def _blame(rulebook: Rulebook, target: Expression, limits: Limits) -> str:
     """The start of a message: the added laws that make saturation hit a limit by themselves, and the e-nodes that laws add."""
     laws = _added_laws(rulebook)
 
-    worker: Worker | None = None
-
     def is_endless(chosen: Sequence[Law]) -> bool:
-        nonlocal worker
-        worker = worker or Worker()
         without = frozenset(law.name for law in laws) - {law.name for law in chosen}
         arguments = (saturate, rulebook, target, limits, without)
         try:
-            oracle: Oracle = worker.call(*arguments, seconds=_patience(limits), task="saturation")
+            oracle: Oracle = in_worker(*arguments, seconds=limits.patience, task="saturation")
         except LimitError:  # the process may have ended, or may never end
-            worker.close()
-            worker = None
             return True
         return not oracle.saturation.saturated
 
-    try:
-        growing = culprits(laws, is_endless)
-    finally:
-        if worker is not None:
-            worker.close()
+    growing = culprits(laws, is_endless)
     names = [law.name for law in growing]
     innocent = {law.name for law in laws}.difference(names)
     shares = growth_shares(_added(rulebook, target, limits), names, innocent)
@@ -203,7 +193,7 @@ def _added(rulebook: Rulebook, target: Expression, limits: Limits) -> tuple[tupl
     """The e-nodes that each law adds up to a limit, laws one at a time; none where one law alone does not come to an end."""
     by_law = replace(limits, backoff=limits.nodes)
     try:
-        oracle: Oracle = in_worker(saturate, rulebook, target, by_law, seconds=_patience(limits), task="saturation")
+        oracle: Oracle = in_worker(saturate, rulebook, target, by_law, seconds=limits.patience, task="saturation")
     except LimitError:
         return ()
     return oracle.saturation.added

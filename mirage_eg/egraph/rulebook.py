@@ -6,7 +6,7 @@ the same name, and type-checks each command by itself, so that every error messa
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import takewhile
 from pathlib import Path
 from threading import current_thread, main_thread
+from typing import Any
 
 from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.egglog_bindings import bindings
@@ -100,6 +101,16 @@ class Rulebook:
     def packaged(self) -> bool:
         """Whether all theories are packaged; other rulebooks run under limits in a separate process."""
         return all(theory.packaged for theory in self.theories)
+
+    def call(self, function: Callable[..., Any], *arguments: Any, seconds: float, task: str) -> Any:
+        """The result of a function that saturates e-graphs with these laws, which may not end if they are not packaged.
+
+        Raises LimitError: laws of the user took more than `seconds`; the message names their files and the `task`.
+        """
+        if self.packaged:
+            return function(*arguments)
+        paths = ", ".join(theory.path for theory in self.theories if not theory.packaged)
+        return in_worker(function, *arguments, seconds=seconds, task=f"{paths}: {task}")
 
     def applicable(self, inserted: Iterable[str]) -> frozenset[str]:
         """The names of the laws that can match in an e-graph that grows from the tables `inserted`."""

@@ -1,7 +1,4 @@
-"""Do the laws make two halves of an expression's outputs equal, and which of the laws suffice?
-
-User laws run in a process of their own, which ends with the object.
-"""
+"""Do the laws make two halves of an expression's outputs equal, and which of the laws suffice?"""
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
@@ -10,7 +7,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
-from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.expression import Expression
 from mirage_eg.egraph.oracle import (
@@ -95,7 +91,6 @@ class SufficientLaws:
         equations = (law.name for law in rulebook.laws if any(action.kind == "union" for action in law.actions))
         self.equations = tuple(name for name in equations if name not in self.excluded)
         self._sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
-        self._worker: Worker | None = None
         self.nodes, self.seconds = 0, 0.0
 
     def find(self, joint: Expression, minimal: bool = True) -> tuple[str, ...] | str:
@@ -201,18 +196,9 @@ class SufficientLaws:
             size = max(1, size // 2)
 
     def _agreement(self, joint: Expression, without: frozenset[str]) -> EqualHalves:
-        found = self._found(joint, without)
+        arguments = (agreement, self.rulebook, joint, self.limits, without)
+        task = "saturation of two sides of an equality together"
+        found: EqualHalves = self.rulebook.call(*arguments, seconds=self.limits.patience, task=task)
         self.nodes += found.nodes
         self.seconds += found.seconds
-        return found
-
-    def _found(self, joint: Expression, without: frozenset[str]) -> EqualHalves:
-        if self.rulebook.packaged:
-            return agreement(self.rulebook, joint, self.limits, without)
-        if self._worker is None:
-            self._worker = Worker()
-        paths = ", ".join(theory.path for theory in self.rulebook.theories if not theory.packaged)
-        task = f"{paths}: saturation of two sides of an equality together"
-        arguments = (agreement, self.rulebook, joint, self.limits, without)
-        found: EqualHalves = self._worker.call(*arguments, seconds=2.0 * self.limits.seconds + 1.0, task=task)
         return found

@@ -4,11 +4,11 @@ A law follows if the others rewrite each of its sides into the other one, for ev
 may vary with. The largest laws are tried first; a law that follows is gone when the next one is tried.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_eg.backends.evaluator.sandbox import Worker, in_worker
+from mirage_eg.backends.evaluator.sandbox import in_worker
 from mirage_eg.egraph.chain_search import find_chains
 from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import Expression, flatten
@@ -75,13 +75,12 @@ def minimize(
     )
     equations = sorted((law for law in theory.laws if is_equation(law)), key=_size, reverse=True)
     derived: list[DerivedLaw] = []
-    with _Asker(rulebook) as ask:
-        for done, law in enumerate(equations):
-            on_progress("laws", done, len(equations), f"{len(derived)} follow")
-            without = others | {it.law.name for it in derived} | {law.name}
-            asked = questions(law, rulebook.signatures, domain, asks_for_parts(rulebook.laws))
-            if asked and all(ask(Laws(rulebook, without), asked)):
-                derived.append(_derivation(law, asked, Laws(rulebook, without), ask))
+    for done, law in enumerate(equations):
+        on_progress("laws", done, len(equations), f"{len(derived)} follow")
+        laws = Laws(rulebook, others | {it.law.name for it in derived} | {law.name})
+        asked = questions(law, rulebook.signatures, domain, asks_for_parts(rulebook.laws))
+        if asked and _all_reached(laws, asked):
+            derived.append(_derivation(law, asked, laws))
     derived.sort(key=lambda it: theory.laws.index(it.law))
     gone = {it.law.name for it in derived}
     kept = tuple(law for law in theory.laws if law.name not in gone)
@@ -103,40 +102,19 @@ def _size(law: Law) -> tuple[int, str]:
     return sum(ops(argument) for action in law.actions for argument in action.arguments), law.name
 
 
-Ask = Callable[[Laws, Sequence[Question]], list[bool]]
+def _all_reached(laws: Laws, asked: Sequence[Question]) -> bool:
+    return all(laws.rulebook.call(reached, laws, tuple(asked), EFFORT, seconds=SECONDS, task="an e-graph with the laws"))
 
 
-class _Asker:
-    """Answers in this process for packaged laws, else in a worker under limits."""
-
-    def __init__(self, rulebook: Rulebook) -> None:
-        self._packaged, self._path = rulebook.packaged, rulebook.theories[-1].path
-        self._worker: Worker | None = None
-
-    def __enter__(self) -> Ask:
-        if self._packaged:
-            return lambda laws, asked: reached(laws, asked, EFFORT)
-        self._worker = worker = Worker()
-
-        def ask(laws: Laws, asked: Sequence[Question]) -> list[bool]:
-            task = f"{self._path}: an e-graph with the laws"
-            answers: list[bool] = worker.call(reached, laws, tuple(asked), EFFORT, seconds=SECONDS, task=task)
-            return answers
-
-        return ask
-
-    def __exit__(self, *error: object) -> None:
-        if self._worker is not None:
-            self._worker.close()
-
-
-def _derivation(law: Law, asked: Sequence[Question], laws: Laws, ask: Ask) -> DerivedLaw:
+def _derivation(law: Law, asked: Sequence[Question], laws: Laws) -> DerivedLaw:
     """The fewest laws by bisection, and a chain by them."""
     every = list(laws.equations)
 
     def suffice(chosen: Sequence[Law]) -> bool:
         names = {it.name for it in chosen}
-        return all(ask(Laws(laws.rulebook, frozenset(it.name for it in laws.rulebook.laws if is_equation(it)) - names), asked))
+        return _all_reached(
+            Laws(laws.rulebook, frozenset(it.name for it in laws.rulebook.laws if is_equation(it)) - names), asked
+        )
 
     needed = tuple(sorted(it.name for it in culprits(every, suffice)))
     joint = _joint(asked[0], laws.rulebook)

@@ -1,7 +1,6 @@
 """Check one rule file: is every law true, which lints apply, and how large do the e-graphs of programs grow?"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -10,7 +9,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import Expression, express, flatten, needed_for, primes, splits
 from mirage_eg.egraph.laws import Apply, Equal, Law, Signature, Variable, wording
@@ -226,54 +224,29 @@ def _lint_consequences(rulebook: Rulebook, theory: Theory, failed: frozenset[str
     """Lints on laws that others prove, on an instance with the fewest axes that their conditions allow; `failed` prove none."""
     start = perf_counter()
     others = {wording(law): law.place for other in rulebook.theories if other != theory for law in other.laws}
-    with _prover(rulebook, failed) as prove:
-        for done, law in enumerate(theory.laws, 1):
-            if perf_counter() - start > CONSEQUENCE_SECONDS:
-                left = len(theory.laws) - done + 1
-                yield Lint(
-                    Severity.NOTE,
-                    theory.path,
-                    f"no time was left to ask of the last {counted(left, 'law')} whether others prove it",
-                )
-                return
-            if (words := wording(law)) in others:
-                yield Lint(Severity.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
-                continue
-            asked = law.name not in failed and unfolded(law, rulebook.laws, rulebook.signatures) == (
-                law,
-            )  # a definition follows from no law
-            if asked and prove(checkable_law(law, rulebook.signatures)):
-                yield Lint(
-                    Severity.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least"
-                )
-            on_progress("consequences", done, len(theory.laws))
+    for done, law in enumerate(theory.laws, 1):
+        if perf_counter() - start > CONSEQUENCE_SECONDS:
+            left = counted(len(theory.laws) - done + 1, "law")
+            yield Lint(Severity.NOTE, theory.path, f"no time was left to ask of the last {left} whether others prove it")
+            return
+        if (words := wording(law)) in others:
+            yield Lint(Severity.WARNING, law.place, f"law {law.name!r} says what the law at {others[words]} says")
+            continue
+        asked = law.name not in failed and unfolded(law, rulebook.laws, rulebook.signatures) == (law,)  # no definition
+        if asked and _follows(checkable_law(law, rulebook.signatures), rulebook, failed):
+            yield Lint(Severity.WARNING, law.place, f"law {law.name!r} follows from the others, on an instance of it at least")
+        on_progress("consequences", done, len(theory.laws))
 
 
-@contextmanager
-def _prover(rulebook: Rulebook, failed: frozenset[str]) -> Iterator[Callable[[CheckableLaw], bool]]:
-    """A test whether the other laws derive a law's right side from its left; for a birewrite in both directions."""
-
-    def jobs(checkable: CheckableLaw) -> list[tuple[Any, ...]]:
-        pairs = sides(checkable, rulebook.signatures)
-        if checkable.law.form == "birewrite":
-            pairs += [replace(both, outputs=both.outputs[::-1]) for both in pairs]
-        return [(rulebook, pair, _PROOF_LIMITS, failed | {checkable.law.name}) for pair in pairs]
-
-    def all_true(checkable: CheckableLaw, prove: Callable[[tuple[Any, ...]], bool]) -> bool:
-        asked = jobs(checkable)
-        return bool(asked) and all(map(prove, asked))
-
-    if rulebook.packaged:
-        yield lambda checkable: all_true(checkable, lambda job: reaches(*job))
-        return
-    with Worker() as worker:
-
-        def prove(checkable: CheckableLaw) -> bool:
-            task = f"{checkable.law.place}: does the law follow from the others"
-            seconds = _PROOF_LIMITS.seconds + 10
-            return all_true(checkable, lambda job: worker.call(reaches, *job, seconds=seconds, task=task) is True)
-
-        yield prove
+def _follows(checkable: CheckableLaw, rulebook: Rulebook, failed: frozenset[str]) -> bool:
+    """Whether the other laws derive a law's right side from its left; for a birewrite in both directions."""
+    pairs = sides(checkable, rulebook.signatures)
+    if checkable.law.form == "birewrite":
+        pairs += [replace(both, outputs=both.outputs[::-1]) for both in pairs]
+    task = f"does the law at {checkable.law.place} follow from the others"
+    others = (_PROOF_LIMITS, failed | {checkable.law.name})
+    answers = (rulebook.call(reaches, rulebook, pair, *others, seconds=_PROOF_LIMITS.seconds + 10, task=task) for pair in pairs)
+    return bool(pairs) and all(answers)
 
 
 def _measure(

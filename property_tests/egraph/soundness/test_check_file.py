@@ -254,7 +254,7 @@ def test_a_worker_waits_for_the_next_call_unless_it_was_stopped_or_died() -> Non
         in_worker(chosen_files, "nowhere", seconds=5, task="asking")
     assert in_worker(os.getpid, seconds=5, task="asking") == first
     os.kill(first, signal.SIGKILL)
-    while sandbox._IDLE[0].is_ready:
+    while sandbox._IDLE.worker is not None and sandbox._IDLE.worker.is_ready:
         time.sleep(0.01)
     second = in_worker(os.getpid, seconds=5, task="asking")
     assert second != first
