@@ -297,11 +297,11 @@ def saturate_in(
     egraph.set_report_level(bindings.TimeOnly())
     insert(egraph, domain, target)
     matches: Counter[str] = Counter()
-    growth, stopped = saturate_until(egraph, OWN_RULESET, limits, matches, on_iteration, schedule)
+    growth, stopped = saturate_until(egraph, [OWN_RULESET], limits, matches, on_iteration, schedule)
     egraph.run_program(*(fact("below", term(output)) for output in target.outputs))
     # The closure must be complete for an unsaturated e-graph, too; a deep program needs an iteration for each level.
     closing = Limits(iterations=sys.maxsize, nodes=growth[-1] + limits.nodes, seconds=limits.seconds)
-    _, stopped_below = saturate_until(egraph, "subexpression", closing, matches, on_iteration)
+    _, stopped_below = saturate_until(egraph, ["subexpression"], closing, matches, on_iteration)
     stopped = stopped or stopped_below
     table, numbers, sorts = _freeze(egraph)
 
@@ -377,7 +377,7 @@ def _prime_factors(size: Constant) -> Iterable[int]:
 
 def saturate_until(
     egraph: bindings.EGraph,
-    ruleset: str,
+    rulesets: Sequence[str],
     limits: Limits,
     matches: Counter[str],
     on_iteration: OnIteration | None = None,
@@ -386,7 +386,7 @@ def saturate_until(
 ) -> tuple[list[int], str | None]:
     """E-nodes after each iteration, and the limit that was hit, checked between iterations: egglog cannot be interrupted.
 
-    Saturation ends where no law changes the e-graph, or it `is_enough`.
+    An iteration runs each ruleset once. Saturation ends where no law changes the e-graph, or it `is_enough`.
     """
     growth: list[int] = []
     start, processor_start = perf_counter(), thread_time()
@@ -395,7 +395,7 @@ def saturate_until(
         return perf_counter() - start > limits.seconds and thread_time() - processor_start > limits.seconds
 
     if schedule is None:
-        iterations = _together(egraph, ruleset, limits.iterations, matches)
+        iterations = _together(egraph, rulesets, limits.iterations, matches)
     else:
         iterations = schedule.run(egraph, limits.iterations, matches, lambda nodes: nodes > limits.nodes or is_late())
     try:
@@ -414,12 +414,16 @@ def saturate_until(
     return growth, f"stopped after {limits.iterations} iterations"
 
 
-def _together(egraph: bindings.EGraph, ruleset: str, iterations: int, matches: Counter[str]) -> Iterator[tuple[int, int, bool]]:
+def _together(
+    egraph: bindings.EGraph, rulesets: Sequence[str], iterations: int, matches: Counter[str]
+) -> Iterator[tuple[int, int, bool]]:
     """Iterations of all laws at once, as `BackOff.run` gives them."""
     for number in range(1, iterations + 1):
-        report = run_once(egraph, ruleset)
-        matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
-        yield number, count_nodes(egraph), report.updated
+        updated = False
+        for report in (run_once(egraph, ruleset) for ruleset in rulesets):
+            matches.update({law: count for law, count in report.num_matches_per_rule.items() if count})
+            updated |= report.updated
+        yield number, count_nodes(egraph), updated
 
 
 def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Value, int], dict[str, tuple[str, ...]]]:

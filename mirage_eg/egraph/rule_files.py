@@ -118,6 +118,12 @@ def domain_of(file: RuleFile) -> str | None:
 
 
 @cache
+def packaged_text(path: str) -> str:
+    """The text of a packaged rule file, such as simplify/00_simplify.egg."""
+    return (resources.files("mirage_eg") / "rules" / path).read_text("utf-8")
+
+
+@cache
 def packaged_files(domain: str) -> tuple[RuleFile, ...]:
     """The packaged rule files of a domain, and those of both domains, sorted by name, each with its lines of records of ops."""
     rules = resources.files("mirage_eg") / "rules"

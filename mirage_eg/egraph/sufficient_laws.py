@@ -64,7 +64,7 @@ def _agreement_in(egraph: bindings.EGraph, domain: str, both: Expression, limits
             class_of(one) == class_of(other) for one, other in zip(both.outputs[:half], both.outputs[half:], strict=True)
         )
 
-    growth, stopped = saturate_until(egraph, OWN_RULESET, limits, matches, is_enough=are_equal)
+    growth, stopped = saturate_until(egraph, [OWN_RULESET], limits, matches, is_enough=are_equal)
     return EqualHalves(are_equal(), growth[-1], perf_counter() - start, stopped, matches_largest_first(matches))
 
 

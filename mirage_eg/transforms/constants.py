@@ -8,19 +8,21 @@ before the search only where that is allowed (the option `not_finite`).
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from fractions import Fraction
-from functools import cache
-from importlib import resources
 from typing import Any
 
 from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import OpTerms, has_type_of_operand
-from mirage_eg.egraph.terms import assign, fact, literal, run_once, table_sizes, term
+from mirage_eg.egraph.oracle import Limits, saturate_until
+from mirage_eg.egraph.rule_files import packaged_text
+from mirage_eg.egraph.terms import assign, fact, literal, term
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.op.elementwise import CLAMPS, DIFFERENCES, EXTREMES, PACKAGED, QUOTIENTS, keeps_zero
 from mirage_eg.ir.op.record import IDEMPOTENT
@@ -30,7 +32,7 @@ from mirage_eg.verify.box_proof import proved_by_boxes
 from mirage_eg.verify.reference import verify
 
 _MOST_EXTENT = 4  # of each dim, where a number is proved: elementwise ops do the same at all places
-_ITERATIONS, _NODES = 30, 20_000
+_LIMITS = Limits(iterations=30, nodes=10_000)
 _BOUNDED = frozenset(op.name for op in PACKAGED.values() if op.field is IDEMPOTENT and not op.dtype)  # and by roundings
 _SEEDS = frozenset({*DIFFERENCES, *QUOTIENTS, *EXTREMES, *_BOUNDED, "full", "fill"})  # ops of which laws give numbers
 
@@ -62,23 +64,17 @@ def unread_inputs(program: Graph, candidate: Graph) -> list[str]:
 
 
 def _replaced(program: Graph, numbers: Mapping[int, Fraction], given: Collection[int]) -> Graph:
-    nodes = []
-    for item, values in program.numbered():
-        number = numbers.get(values[0]) if values and values[0] not in given else None
-        if number is None:
-            nodes.append(item)
-        else:
-            kind = program.types[values[0]]
-            nodes.append(node("full", shape=kind.shape, value=number, dtype=str(kind.dtype)))
-    after = without_dead_code(Graph(tuple(nodes)))
+    def full(copy: GraphCopy, item: Node, value: int) -> int:
+        kind = program.types[value]
+        return copy.append(node("full", shape=kind.shape, value=numbers[value], dtype=str(kind.dtype)))
+
+    after = without_dead_code(with_rewritten(program, numbers.keys() - given, full))
     return after.keeping_undefined() if program.keeps_undefined else after
 
 
-@cache
 def laws_of_constants() -> str:
     """The text of the rule files."""
-    folder = resources.files("mirage_eg") / "rules" / "simplify"
-    return "\n".join((folder / name).read_text(encoding="utf-8") for name in ("00_simplify.egg", "10_constants.egg"))
+    return packaged_text("simplify/00_simplify.egg") + packaged_text("simplify/10_constants.egg")
 
 
 def numbers_by_laws(program: Graph) -> dict[int, Fraction]:
@@ -86,10 +82,7 @@ def numbers_by_laws(program: Graph) -> dict[int, Fraction]:
     egraph, terms = bindings.EGraph(), OpTerms()
     egraph.run_program(*egraph.parse_program(laws_of_constants(), "rules/simplify"))
     egraph.run_program(*_commands(program, terms))
-    for _ in range(_ITERATIONS):
-        updated = [run_once(egraph, ruleset).updated for ruleset in ("shapes", "simplify", "constants")]
-        if not any(updated) or sum(size for _, size in table_sizes(egraph)) > _NODES:
-            break
+    saturate_until(egraph, ("shapes", "simplify", "constants"), _LIMITS, Counter())
     found = {row.inputs[0]: egraph.value_to_bigrat(row.output) for row in egraph.freeze().functions["number"].rows}
     values = {value: egraph.eval_expr(term(value))[1] for value in range(len(program.types)) if found}
     return {value: Fraction(found[class_]) for value, class_ in values.items() if class_ in found}

@@ -6,11 +6,11 @@ reads, one is computed. Nothing here is trusted: candidates are verified against
 
 from collections import Counter
 
-from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import CHOICES, ROW_READS
-from mirage_eg.ir.ops import Kind, Level
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 
 
@@ -50,16 +50,10 @@ def _picked_operands(program: Graph, computed: Node, pick: Node) -> list[bool] |
 
 
 def _moved(program: Graph, result: int, computed: Node, pick: Node, picked: list[bool]) -> Graph:
-    checker = Checker(Level.KERNEL)
-    now: dict[int, int] = {}
-    for item, values in program.numbered():
-        if list(values) != [result]:
-            made = checker.append(item.moved(now))
-            now |= dict(zip(values, made, strict=True))
-            continue
-        operands = [
-            checker.append(Node(pick.op, (now[operand], now[pick.operands[1]]), pick.attributes))[0] if one else now[operand]
-            for operand, one in zip(computed.operands, picked, strict=True)
-        ]
-        [now[result]] = checker.append(Node(computed.op, tuple(operands), computed.attributes))
-    return without_dead_code(Graph.of_checked(checker))
+    def rewrite(copy: GraphCopy, item: Node, value: int) -> int:
+        operands = [copy.position[operand] for operand in computed.operands]
+        for place in (place for place, one in enumerate(picked) if one):
+            operands[place] = copy.append(Node(pick.op, (operands[place], copy.position[pick.operands[1]]), pick.attributes))
+        return copy.append(Node(computed.op, tuple(operands), computed.attributes))
+
+    return without_dead_code(with_rewritten(program, {result}, rewrite))

@@ -13,8 +13,9 @@ from numpy import broadcast_shapes
 
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
 
 MOST_FACTORS = 64  # longer chains stay unchanged
@@ -45,7 +46,16 @@ def associate(program: Graph) -> Graph:
             least, tree = _cheapest([program.types[factor].shape for factor in chains[value].factors])
             if least < chains[value].multiplications:
                 cheaper[value] = tree
-    return _rewritten(program, {value: (chains[value], tree) for value, tree in cheaper.items()}) if cheaper else program
+
+    def product(copy: GraphCopy, tree: Tree, factors: Sequence[int]) -> int:
+        if isinstance(tree, int):
+            return copy.position[factors[tree]]
+        return copy.append(write.matmul(*(product(copy, side, factors) for side in tree)))
+
+    rewritten = with_rewritten(
+        program, cheaper.keys(), lambda copy, _, value: product(copy, cheaper[value], chains[value].factors)
+    )
+    return without_dead_code(rewritten) if cheaper else program
 
 
 def _chain(program: Graph, operands: Sequence[int], chains: Mapping[int, _Chain], readers: Mapping[int, int]) -> _Chain:
@@ -79,21 +89,3 @@ def _cheapest(shapes: Sequence[Shape]) -> tuple[int, Tree]:
             cost, k = min((best[i, k][0] + best[k + 1, j][0] + outer * shapes[k][-1], k) for k in range(i, j))
             best[i, j] = cost, (best[i, k][1], best[k + 1, j][1])
     return best[0, count - 1]
-
-
-def _rewritten(program: Graph, cheaper: Mapping[int, tuple[_Chain, Tree]]) -> Graph:
-    replaced = frozenset[int]().union(*(chain.inner for chain, _ in cheaper.values()))
-    copy = GraphCopy(program)
-
-    def product(tree: Tree, factors: Sequence[int]) -> int:
-        if isinstance(tree, int):
-            return copy.position[factors[tree]]
-        return copy.append(write.matmul(*(product(side, factors) for side in tree)))
-
-    for item, values in copy:
-        if values and values[0] in cheaper:
-            chain, tree = cheaper[values[0]]
-            copy.position[values[0]] = product(tree, chain.factors)
-        elif replaced.isdisjoint(values):
-            copy.copy(item, values)
-    return copy.graph()

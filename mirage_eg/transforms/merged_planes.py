@@ -7,7 +7,6 @@ with merged planes becomes one of the given program by reshapes of its inputs an
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
@@ -15,48 +14,25 @@ from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.transforms.ordered_images import ViewedProgram
 
 _RANKS = (4, 5)  # of images and volumes
 Groups = tuple[tuple[int, ...], ...]  # the dims of a value; those of one group become one dim
 
 
-@dataclass(frozen=True, slots=True)
-class MergedPlanes:
-    """A program, and the same one in which planes are one dim."""
-
-    given: Graph
-    program: Graph
-
-    def joined(self, graph: Graph) -> Graph:
-        """A µGraph of the given program, from one of `program`."""
-        copy = GraphCopy(self.given)
-        for item in self.given.inputs:
-            copy.append(item)
-
-        def shaped(value: int, have: TensorType, want: TensorType) -> int:
-            return value if have.shape == want.shape else copy.append(write.reshape(value, want.shape))
-
-        inputs = [*map(shaped, range(len(self.given.inputs)), self.given.input_types, graph.input_types)]
-        results = [*map(shaped, copy.inlined(graph, inputs), graph.output_types, self.given.output_types)]
-        for value, item in zip(results, self.given.outputs, strict=True):
-            copy.append(replace(item, operands=(value,)))
-        return copy.graph()
-
-
-def merged_planes(program: Graph, like: Graph | None = None) -> MergedPlanes | None:
+def merged_planes(program: Graph, like: Graph | None = None) -> ViewedProgram | None:
     """A program of primitive ops with merged planes; None where it has none. `like`: the same ops at sizes above 1."""
     groups = _groups(like or program)
     if groups is None or any(item.get("strides") is not None for item in program.inputs):
         return None
     merging = _Merging(program, groups)
     try:
-        return MergedPlanes(program, merging.graph())
+        return ViewedProgram(program, merging.graph())
     except UnsupportedError:
         return None
 

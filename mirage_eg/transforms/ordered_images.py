@@ -8,15 +8,14 @@ from math import prod
 
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
+from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.windows import channels_last
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedImages:
-    """A program, and the same one with images in the order of their memory."""
+class ViewedProgram:
+    """A program, and the same one on views of its inputs: images in the order of their memory, or other shapes."""
 
     given: Graph
     program: Graph
@@ -24,37 +23,32 @@ class OrderedImages:
     def joined(self, graph: Graph) -> Graph:
         """A µGraph of the given program, from one of `program`."""
         copy, inputs = GraphCopy(self.given), list[int]()
+
+        def shaped(value: int, have: TensorType, want: TensorType) -> int:
+            return value if have.shape == want.shape else copy.append(write.reshape(value, want.shape))
+
         for item in self.given.inputs:
             copy.append(item)
         for place, item in enumerate(self.given.inputs):
-            if _is_channels_last(item):
-                last = copy.append(write.transpose(place, (0, 2, 3, 1)))
-                place = copy.append(write.reshape(last, _in_memory(item["shape"])))
-            inputs.append(place)
-        for value, item in zip(copy.inlined(graph, inputs), self.given.outputs, strict=True):
+            value = copy.append(write.transpose(place, (0, 2, 3, 1))) if _is_channels_last(item) else place
+            inputs.append(shaped(value, self.given.input_types[place], graph.input_types[place]))
+        results = map(shaped, copy.inlined(graph, inputs), graph.output_types, self.given.output_types)
+        for value, item in zip([*results], self.given.outputs, strict=True):
             copy.append(replace(item, operands=(value,)))
         return copy.graph()
 
 
-def ordered_images(program: Graph) -> OrderedImages | None:
+def ordered_images(program: Graph) -> ViewedProgram | None:
     """A program with its images channels last as [N, H·W, C]; None where it has none."""
-    if not any(map(_is_channels_last, program.inputs)):
-        return None
-    copy = GraphCopy(program)
-    for item, values in copy:
-        if item.op == "input" and _is_channels_last(item):
-            images, channels, *plane = item["shape"]
-            flat = copy.append(node("input", **item.mapping | {"shape": _in_memory(item["shape"]), "strides": None}))
-            first = copy.append(write.transpose(flat, (0, 2, 1)))
-            copy.position[values[0]] = copy.append(write.reshape(first, (images, channels, *plane)))
-        else:
-            copy.copy(item, values)
-    return OrderedImages(program, copy.graph())
 
+    def rewrite(copy: GraphCopy, item: Node, value: int) -> int:
+        images, channels, *plane = item["shape"]
+        flat = copy.append(node("input", **item.mapping | {"shape": (images, prod(plane), channels), "strides": None}))
+        first = copy.append(write.transpose(flat, (0, 2, 1)))
+        return copy.append(write.reshape(first, item["shape"]))
 
-def _in_memory(shape: Shape) -> Shape:
-    images, channels, *plane = shape
-    return images, prod(plane), channels
+    images = {values[0] for item, values in program.numbered() if item.op == "input" and _is_channels_last(item)}
+    return ViewedProgram(program, with_rewritten(program, images, rewrite)) if images else None
 
 
 def _is_channels_last(item: Node) -> bool:

@@ -68,22 +68,21 @@ def with_convolutions(program: Graph) -> Graph:
 
     The library computes these channels last as one product, and a batch of products of few columns slowly.
     """
-    copy, shapes = GraphCopy(program), [kind.shape for kind in program.types]
-    found = False
-    for item, values in copy:
-        if item.kind is not Kind.MATMUL or not _is_of_images(program, item):
-            copy.copy(item, values)
-            continue
-        found = True
+    shapes = [kind.shape for kind in program.types]
+
+    def convolution_of(copy: GraphCopy, item: Node, value: int) -> int:
         matrix, columns = (copy.position[operand] for operand in item.operands)
         weight = copy.append(write.reshape(matrix, (*shapes[item.operands[0]][-2:], 1, 1)))
         image = copy.append(write.reshape(columns, (*shapes[item.operands[1]], 1)))
-        convolution = copy.append(POINTWISE.moved((image, weight)))
-        copy.position[values[0]] = copy.append(write.reshape(convolution, shapes[values[0]]))
-    return copy.graph() if found else program
+        return copy.append(write.reshape(copy.append(POINTWISE.moved((image, weight))), shapes[value]))
+
+    of_images = {values[0] for item, values in program.numbered() if _is_of_images(program, item)}
+    return with_rewritten(program, of_images, convolution_of)
 
 
 def _is_of_images(program: Graph, item: Node) -> bool:
+    if item.kind is not Kind.MATMUL:
+        return False
     left, right = (program.types[operand] for operand in item.operands)
     is_batch = len(right.shape) == 3 and right.shape[0] > 1 and prod(left.shape[:-2]) == 1
     return is_batch and right.dtype.itemsize == 2 and left.dtype is right.dtype

@@ -7,11 +7,10 @@ be scaled. Nothing here is trusted: candidates are verified against the program 
 from collections.abc import Iterator
 
 from mirage_eg.backends.launches.attention import library_attentions
-from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import node
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
+from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS, VIEWS_OF_ALL
-from mirage_eg.ir.ops import Level
 
 
 def with_scaled_scores(program: Graph) -> Graph:
@@ -22,17 +21,16 @@ def with_scaled_scores(program: Graph) -> Graph:
     scores = {it.values[0]: it for it in library_attentions(program)}
     scaled = {product: [*_factors(program, (it.queries, it.keys))] for product, it in scores.items()}
     left_out = {value for values in scaled.values() for value in values}
-    if not left_out:
-        return program
-    checker, now = Checker(Level.KERNEL), dict[int, int]()
-    for item, values in program.numbered():
-        if left_out.intersection(values):
-            now[values[0]] = now[item.operands[0]]
-            continue
-        now |= dict(zip(values, checker.append(item.moved(now)), strict=True))
-        for factor in scaled.get(values[0], ()) if values else ():
-            [now[values[0]]] = checker.append(node("scale", now[values[0]], factor=program.node_of[factor]["factor"]))
-    return Graph.of_checked(checker)
+
+    def rewrite(copy: GraphCopy, item: Node, value: int) -> int:
+        if value in left_out:
+            return copy.position[item.operands[0]]
+        made = copy.append(item.moved(copy.position))
+        for factor in scaled[value]:
+            made = copy.append(node("scale", made, factor=program.node_of[factor]["factor"]))
+        return made
+
+    return with_rewritten(program, left_out | {product for product, factors in scaled.items() if factors}, rewrite)
 
 
 def _factors(program: Graph, operands: tuple[int, ...]) -> Iterator[int]:

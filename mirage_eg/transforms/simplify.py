@@ -16,14 +16,15 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
-from importlib import resources
+from functools import partial
 from math import inf
 from time import perf_counter
 
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import ENode, OpTerms, op_node, read_enodes
-from mirage_eg.egraph.terms import call, run_once, table_sizes, term
+from mirage_eg.egraph.oracle import Limits, saturate_until
+from mirage_eg.egraph.rule_files import packaged_text
+from mirage_eg.egraph.terms import call, term
 from mirage_eg.ir.dissolve import dissolve
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
@@ -85,7 +86,7 @@ class CheapestTerms:
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
 _WEIGHT = 10  # of any other op
-_ITERATIONS, _NODES, _SECONDS = 30, 20_000, 2.0
+_LIMITS = Limits(iterations=30, nodes=10_000, seconds=2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,42 +110,41 @@ def simplify(program: Graph) -> Simplification:
     start = perf_counter()
     if any(item.kind is Kind.GRAPH for item in program.nodes):
         return Simplification(program, program, (), (), None, 0.0)
-    pointwise = with_pointwise_products(program)
-    multiplied = with_patch_products(pointwise)
-    scaled = with_scaled_scores(multiplied)
-    sliced = dissolve(scaled, whole_products(scaled), scores_of_attentions(scaled), filled_products(scaled)).graph
-    narrow = with_late_broadcasts(sliced)
-    early = with_early_picks(narrow)
-    near = without_far_logarithms(early)
-    alive = without_dead_code(near)
-    plain = without_repeats(alive)
+    passes: dict[str, Graph] = {}
+    plain = program
+    for name, rewritten in _PASSES.items():
+        plain = passes[name] = rewritten(plain)
     terms = OpTerms()
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(_laws(), "rules/simplify/00_simplify.egg"))
+    egraph.run_program(*egraph.parse_program(packaged_text("simplify/00_simplify.egg"), "rules/simplify/00_simplify.egg"))
     egraph.run_program(*terms.commands(plain, partial(_term, plain, terms)))
-    matches, stopped = _saturate(egraph, start)
+    matches = Counter[str]()
+    _, stopped = saturate_until(egraph, ("shapes", "simplify"), _LIMITS, matches)
     cheapest = CheapestTerms(egraph, _cost).program(plain, terms.names)
-    after = min((plain, cheapest), key=weight)
-    if weight(after) >= weight(near):
-        alive = plain = after = near
-    associated = associate(after)
-    passes = (
-        *(
-            ("1×1 convolutions", pointwise),
-            ("patch convolutions", multiplied),
-            ("scores", scaled),
-            ("slices", sliced),
-            ("broadcasts", narrow),
-        ),
-        *(("picks", early), ("logarithms", near)),
-        *(("dead code", alive), ("common subexpressions", plain), ("laws", after), ("chains of products", associated)),
-    )
-    return Simplification(program, associated, passes, tuple(sorted(matches.items())), stopped, perf_counter() - start)
+    passes["laws"] = min((plain, cheapest), key=weight)
+    if weight(passes["laws"]) >= weight(near := passes["logarithms"]):
+        passes |= dict.fromkeys(("dead code", "common subexpressions", "laws"), near)
+    passes["chains of products"] = after = associate(passes["laws"])
+    laws = tuple(sorted((law, count) for law, count in matches.items() if "shape of" not in law))
+    return Simplification(program, after, tuple(passes.items()), laws, stopped, perf_counter() - start)
 
 
-@cache
-def _laws() -> str:
-    return (resources.files("mirage_eg") / "rules" / "simplify" / "00_simplify.egg").read_text(encoding="utf-8")
+def _with_late_slices(program: Graph) -> Graph:
+    return dissolve(program, whole_products(program), scores_of_attentions(program), filled_products(program)).graph
+
+
+_PASSES: Mapping[str, Callable[[Graph], Graph]] = {
+    "1×1 convolutions": with_pointwise_products,
+    "patch convolutions": with_patch_products,
+    "scores": with_scaled_scores,
+    "slices": _with_late_slices,
+    "broadcasts": with_late_broadcasts,
+    "picks": with_early_picks,
+    "logarithms": without_far_logarithms,
+    "dead code": without_dead_code,
+    "common subexpressions": without_repeats,
+}
+"""Before the laws, in order."""
 
 
 def weight(graph: Graph) -> int:
@@ -173,23 +173,3 @@ def _without_cast(program: Graph, item: Node) -> int | None:
     source = maker.operands[0] if maker.op in CASTS else value
     wanted, between, have = DType(item["dtype"]), program.types[value].dtype, program.types[source].dtype
     return source if have is wanted and promote(have, between) is between else None
-
-
-def _saturate(egraph: bindings.EGraph, start: float) -> tuple[Counter[str], str | None]:
-    """How often each law matched, and the limit that was hit."""
-    matches: Counter[str] = Counter()
-    for _ in range(_ITERATIONS):
-        updated = False
-        for ruleset in ("shapes", "simplify"):
-            report = run_once(egraph, ruleset)
-            updated |= report.updated
-            matches.update(
-                {law: count for law, count in report.num_matches_per_rule.items() if count and "shape of" not in law}
-            )
-        if not updated:
-            return matches, None
-        if sum(size for _, size in table_sizes(egraph)) > _NODES:
-            return matches, f"stopped at {_NODES:,} nodes"
-        if perf_counter() - start > _SECONDS:
-            return matches, f"stopped after {_SECONDS:g} s"
-    return matches, f"stopped after {_ITERATIONS} iterations"

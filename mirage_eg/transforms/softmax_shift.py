@@ -13,7 +13,7 @@ from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import DIFFERENCES, FACTORS, SQUARES, TERMS
 from mirage_eg.ir.ops import Kind
@@ -52,20 +52,18 @@ def with_shifts(program: Graph) -> Graph:
 
 def _with_shifts(program: Graph, dims: Mapping[int, int], whole: Mapping[int, WrittenSoftmax]) -> Graph:
     """The program with these exponentials shifted by their argument's maximum over a dim; `whole` softmaxes become one op."""
-    copy = GraphCopy(program)
-    for item, values in copy:
-        if values and values[0] in dims:
+
+    def rewrite(copy: GraphCopy, item: Node, value: int) -> int:
+        if value in dims:
             x = copy.position[item.operands[0]]
-            maximum = copy.append(node("max", x, dim=dims[values[0]]))
-            copy.position[values[0]] = copy.append(node("exp", copy.append(write.sub(x, maximum))))
-        elif values and values[0] in whole:
-            it = whole[values[0]]
-            masks = () if it.indicator is None else (it.indicator,)
-            read = (copy.position[value] for value in (*program.node_of[it.exponential].operands, *masks))
-            copy.position[values[0]] = copy.append(write.softmax(*read, dim=dims[it.exponential]))
-        else:
-            copy.copy(item, values)
-    return copy.graph()
+            maximum = copy.append(node("max", x, dim=dims[value]))
+            return copy.append(node("exp", copy.append(write.sub(x, maximum))))
+        it = whole[value]
+        masks = () if it.indicator is None else (it.indicator,)
+        read = (copy.position[value] for value in (*program.node_of[it.exponential].operands, *masks))
+        return copy.append(write.softmax(*read, dim=dims[it.exponential]))
+
+    return with_rewritten(program, dims.keys() | whole.keys(), rewrite)
 
 
 def shifted_values(program: Graph) -> frozenset[int]:
@@ -77,30 +75,9 @@ def shifted_values(program: Graph) -> frozenset[int]:
     shifted: set[int] = set()
     for item, values in program.numbered():
         if item.op == "exp":
-            degrees = _invariant_degrees(program, values[0])
+            degrees = _degrees(program, values[0])
             shifted.update(value for value, degree in degrees.items() if degree)
     return frozenset(shifted)
-
-
-def _invariant_degrees(program: Graph, exponential: int) -> dict[int, int]:
-    """The degree of every value in a factor on `exponential` that is constant along reduced dims; empty if outputs depend on
-    it.
-
-    Axes are ignored here: the factor of a shift that varies along a reduced dim would not leave the reduction.
-    """
-    degrees: dict[int, int] = {}
-    for item, values in program.numbered():
-        operands = [degrees[i] for i in item.operands]
-        if item.op == "output":
-            if operands[0]:
-                return {}
-            continue
-        for value in values:
-            degree = 1 if value == exponential else _degree(item, operands, None, frozenset())
-            if degree is None:
-                return {}
-            degrees[value] = degree
-    return degrees
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +102,7 @@ def _shifted_exponentials(program: Graph) -> list[_Shifted]:
 
 def _cancels(program: Graph, shifted: _Shifted) -> bool:
     """Whether the shift cancels in every output: each value has a degree in it, and all outputs have degree 0."""
-    degrees = _invariant_degrees(program, shifted.exponential)
+    degrees = _degrees(program, shifted.exponential)
     if not degrees:
         return False
     affected = _affected(program, shifted, degrees)
@@ -134,7 +111,7 @@ def _cancels(program: Graph, shifted: _Shifted) -> bool:
     except UnsupportedError:
         return False
     [own] = _shifted_exponentials(affected)
-    return _has_degree_0(affected, axes, own.exponential, axes.of(own.maximum))
+    return bool(_degrees(affected, own.exponential, axes, axes.of(own.maximum)))
 
 
 def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Graph:
@@ -164,20 +141,22 @@ def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Gra
     return Graph((*nodes, *(node("output", end) for end in ends)))
 
 
-def _has_degree_0(program: Graph, axes: Axes, exponential: int, rows: frozenset[int]) -> bool:
-    """Whether all outputs have degree 0 in a factor on `exponential` that varies with the axes `rows`."""
+def _degrees(program: Graph, exponential: int, axes: Axes | None = None, rows: frozenset[int] = frozenset()) -> dict[int, int]:
+    """The degree of every value in a factor on `exponential` that varies with the axes `rows`; empty if outputs depend on it.
+
+    Without axes the factor is constant along reduced dims: one that varies along such a dim would not leave the reduction.
+    """
     degrees: dict[int, int] = {}
     for item, values in program.numbered():
         operands = [degrees[i] for i in item.operands]
-        if item.op == "output":
-            if operands[0] != 0:
-                return False
-            continue
-        degree = 1 if values[0] == exponential else _degree(item, operands, axes, rows)
-        if degree is None:
-            return False
-        degrees[values[0]] = degree
-    return True
+        if item.op == "output" and operands[0]:
+            return {}
+        for value in values:
+            degree = 1 if value == exponential else _degree(item, operands, axes, rows)
+            if degree is None:
+                return {}
+            degrees[value] = degree
+    return degrees
 
 
 def _degree(item: Node, operands: list[int], axes: Axes | None, rows: frozenset[int]) -> int | None:

@@ -38,8 +38,8 @@ from mirage_eg.search.partition.segments import barriers, op_count
 from mirage_eg.search.structure import AnyStructure, Load, Structure, expands_products
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
-from mirage_eg.transforms.merged_planes import MergedPlanes, merged_planes
-from mirage_eg.transforms.ordered_images import OrderedImages, ordered_images
+from mirage_eg.transforms.merged_planes import merged_planes
+from mirage_eg.transforms.ordered_images import ViewedProgram, ordered_images
 from mirage_eg.transforms.pointwise_convolutions import with_convolutions
 from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.verify.float_check import float_checks
@@ -177,7 +177,7 @@ def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[SegmentSearc
         yield SegmentSearch(best_kernels(task, program, ()), cut=True) if late else _find(task, program)
 
 
-def as_searched(program: Graph) -> OrderedImages | MergedPlanes | None:
+def as_searched(program: Graph) -> ViewedProgram | None:
     """The program in the order of its memory, or with merged planes, whose structures are searched; None: as it is given."""
     return ordered_images(program) or merged_planes(program)
 
@@ -191,7 +191,7 @@ def _find(task: Task, program: Graph) -> SegmentSearch:
     return replace(found, kernels=best_kernels(task, program, (), own))
 
 
-def of_given(rewritten: OrderedImages | MergedPlanes, kernels: SegmentKernels, device: Device) -> SegmentKernels:
+def of_given(rewritten: ViewedProgram, kernels: SegmentKernels, device: Device) -> SegmentKernels:
     """A µGraph of a program with images in the order of their memory, or with merged planes, as one of the given program."""
     graph = rewritten.joined(kernels.graph)
     return replace(kernels, graph=graph, us=predict_us(graph, device), count=len(launches_of(graph).kernels))
@@ -361,7 +361,7 @@ def instantiate_again(task: Task, structure: AnyStructure, program: Graph, large
     `large` is the program at sizes above 1: at 1 a dim has no axis (`ir.axes`).
     """
     if (rewritten := as_searched(large)) is not None:
-        own = ordered_images(program) if isinstance(rewritten, OrderedImages) else merged_planes(program, large)
+        own = ordered_images(program) if ordered_images(large) else merged_planes(program, large)
         again = None if own is None else instantiate_again(task, structure, own.program, rewritten.program)
         return None if own is None or again is None else of_given(own, again, task.device)
     try:

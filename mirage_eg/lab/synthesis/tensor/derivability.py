@@ -7,11 +7,11 @@ of the rule file, conditions and all. They are compiled once; each question has 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Apply, Literal, Pattern
+from mirage_eg.egraph.rule_files import packaged_text
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.term import Equation
 from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, typed
@@ -86,12 +86,6 @@ def _with_inputs(term: Written) -> Written:
     return replace(term, operands=tuple(map(_with_inputs, term.operands)))
 
 
-@cache
-def language() -> str:
-    """The declarations of rules/tensor, with the shapes of ops."""
-    return (resources.files("mirage_eg") / "rules" / "tensor" / "00_language.egg").read_text(encoding="utf-8")
-
-
 class TensorSession:
     """Compiled laws, each a ruleset of its own; each question has a copy of the e-graph, cheap while it has no terms."""
 
@@ -99,7 +93,7 @@ class TensorSession:
         self._egraph = bindings.EGraph()
         self._laws = 0
         self._combined: dict[tuple[int, ...], str] = {}  # the ruleset of some laws
-        self._run(language())
+        self._run(packaged_text("tensor/00_language.egg"))
         if rules:
             self.add(*rules)
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from egglog import bindings
 
-from mirage_eg.egraph.rule_files import packaged_files
+from mirage_eg.egraph.rule_files import packaged_files, packaged_text
 from mirage_eg.egraph.tensor.ops import chosen_ops
 from mirage_eg.egraph.tensor.refute import counterexample
 from mirage_eg.egraph.tensor.term import Equation, text
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
-from mirage_eg.lab.synthesis.tensor.derivability import TensorSession, language, questions
+from mirage_eg.lab.synthesis.tensor.derivability import TensorSession, questions
 from mirage_eg.lab.synthesis.tensor.enumeration import enumerate_tensor_terms
 from mirage_eg.lab.synthesis.tensor.rule_file import tensor_rule_text
 from mirage_eg.lab.synthesis.tensor.synthesize import TensorSynthesis, enumerate_up_to, synthesize_tensor_laws
@@ -164,7 +164,7 @@ def test_constants_alone_are_no_operands() -> None:
 
 def test_the_merges_of_the_shipped_file_join_products() -> None:
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(language() + packaged_files("tensor")[1].text))
+    egraph.run_program(*egraph.parse_program(packaged_text("tensor/00_language.egg") + packaged_files("tensor")[1].text))
     program = """
     (set (shape (Input "x")) (vec-of 4 5)) (set (shape (Input "u")) (vec-of 5 6)) (set (shape (Input "w")) (vec-of 5 7))
     (let $a (Matmul (Input "x") (Input "u"))) (let $b (Matmul (Input "x") (Input "w")))
@@ -193,7 +193,7 @@ GROUP = """
 
 def test_the_groups_of_the_shipped_file_join_any_number_of_products() -> None:
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(language() + packaged_files("tensor")[1].text))
+    egraph.run_program(*egraph.parse_program(packaged_text("tensor/00_language.egg") + packaged_files("tensor")[1].text))
     egraph.run_program(*egraph.parse_program(GROUP))
     for false in ("(= $a $c)", "(= $b (Split0 1 7 (Split1 1 15 $all)))"):
         with pytest.raises(bindings.EggSmolError):
