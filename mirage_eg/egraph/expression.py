@@ -6,7 +6,7 @@ indexed domain names the parts (`"k.g"`, `"k.l"`, `"k.t"`), the abstract domain 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
@@ -108,19 +108,20 @@ class Expression:
 Tree = tuple[Any, ...]  # ("Var", "x"), ("Sum", constant, tree), ("Mul", tree, tree)
 
 
-def flatten(trees: Iterable[Tree], free: Mapping[str, frozenset[str]]) -> Expression:
+def flatten(trees: Sequence[Tree], free: Mapping[str, frozenset[str]]) -> Expression:
     """One expression whose outputs are `trees`; every name in `free` is an input."""
-    terms = [Term("Var", (name,)) for name in free]
+    numbers = {Term("Var", (name,)): number for number, name in enumerate(free)}
+    known: dict[int, int] = {}  # by identity: shared subterms are one object
 
-    def add(tree: Tree) -> int:
-        constants = tuple(part for part in tree[1:] if not isinstance(part, tuple))
-        term = Term(tree[0], constants, tuple(add(part) for part in tree[1:] if isinstance(part, tuple)))
-        if term not in terms:
-            terms.append(term)
-        return terms.index(term)
+    def number(tree: Tree) -> int:
+        if id(tree) not in known:
+            children = tuple(number(part) for part in tree[1:] if isinstance(part, tuple))
+            term = Term(tree[0], tuple(part for part in tree[1:] if not isinstance(part, tuple)), children)
+            known[id(tree)] = numbers.setdefault(term, len(numbers))
+        return known[id(tree)]
 
-    outputs = tuple(map(add, trees))
-    return Expression(tuple(terms), tuple(range(len(free))), outputs, tuple(free.values()))
+    outputs = tuple(map(number, trees))
+    return Expression(tuple(numbers), tuple(range(len(free))), outputs, tuple(free.values()))
 
 
 def needed_for(expression: Expression, outputs: tuple[int, ...]) -> Expression:

@@ -136,6 +136,17 @@ def replaced(pattern: Pattern, values: Mapping[str, Pattern]) -> Pattern:
             return pattern
 
 
+def inlined(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
+    """A pattern with patterns in place of variables, also of those in these patterns; no variable is within its own."""
+    match pattern:
+        case Variable(name) if name in names:
+            return inlined(names[name], {other: it for other, it in names.items() if other != name})
+        case Apply(name, arguments):
+            return Apply(name, tuple(inlined(argument, names) for argument in arguments))
+        case _:
+            return pattern
+
+
 def changed(condition: Condition, change: Callable[[Pattern], Pattern]) -> Condition:
     """A condition with changed sides, or arguments."""
     if isinstance(condition, Equal):

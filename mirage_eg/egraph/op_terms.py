@@ -10,7 +10,7 @@ from itertools import permutations
 from typing import Any
 
 from mirage_eg.egraph.egglog_bindings import bindings
-from mirage_eg.egraph.terms import assign, call, define, fact, term
+from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, term
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
@@ -144,6 +144,7 @@ def op_node(constructor: str, constants: Sequence[Any], operands: Sequence[int],
 
 def read_enodes(egraph: bindings.EGraph) -> Iterator[tuple[bindings.Value, ENode]]:
     """The e-nodes with their classes, in the e-graph's own order; vectors of terms are children, other vectors constants."""
+    readers = constant_readers(egraph)
     for name, function in egraph.freeze().functions.items():
         for row in function.rows if name[0].isupper() else ():
             constants: list[Any] = []
@@ -156,12 +157,8 @@ def read_enodes(egraph: bindings.EGraph) -> Iterator[tuple[bindings.Value, ENode
                         children += egraph.value_to_vec(value)
                     case "Shape":
                         constants.append(tuple(egraph.value_to_i64(it) for it in egraph.value_to_vec(value)))
-                    case "String":
-                        constants.append(egraph.value_to_string(value))
-                    case "i64":
-                        constants.append(egraph.value_to_i64(value))
                     case _:
-                        constants.append(egraph.value_to_bigrat(value))
+                        constants.append(readers[sort](value))
             yield row.output, ENode(name, tuple(constants), tuple(children))
 
 

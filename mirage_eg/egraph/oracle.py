@@ -24,7 +24,7 @@ from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.scheduler import BackOff, count_nodes
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once, term
+from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once, term
 from mirage_eg.ir.errors import LimitError, RuleError
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
@@ -432,7 +432,7 @@ def _freeze(egraph: bindings.EGraph) -> tuple[dict[Key, int], dict[bindings.Valu
     numbers: dict[bindings.Value, int] = {}
     for row in frozen["below"].rows:
         numbers.setdefault(row.inputs[0], len(numbers))
-    readers = {"String": egraph.value_to_string, "i64": egraph.value_to_i64, "BigRat": egraph.value_to_bigrat, "E": numbers.get}
+    readers = {**constant_readers(egraph), "E": numbers.get}
     table: dict[Key, int] = {}
     sorts: dict[str, tuple[str, ...]] = {}
     for name, function in frozen.items():

@@ -46,16 +46,8 @@ def commands_of(egraph: bindings.EGraph, path: str, text: str) -> Iterator[tuple
         if isinstance(command, LAWS) and not core_of(command).name:
             unnamed[place] += 1  # laws of one line are numbered
             name += f" #{unnamed[place]}" if unnamed[place] > 1 else ""
-        match command:
-            case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
-                yield bindings.RewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name), subsume), place
-            case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
-                yield bindings.BiRewriteCommand(ruleset or OWN_RULESET, _named(rewrite, name)), place
-            case bindings.RuleCommand(rule=rule):
-                ruleset = rule.ruleset or OWN_RULESET
-                yield bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name or name, ruleset)), place
-            case _:
-                yield command, place
+        is_law = isinstance(command, LAWS)
+        yield in_ruleset(command, ruleset_of(command) or OWN_RULESET, name) if is_law else command, place
 
 
 def commands_one_by_one(path: str, text: str) -> Iterator[tuple[Command, str]]:
@@ -107,20 +99,15 @@ def ruleset_of(command: Command) -> str:
     return str(command.rule.ruleset if isinstance(command, bindings.RuleCommand) else command.name)
 
 
-def in_ruleset(command: Command, ruleset: str) -> Command:
-    """A law in another ruleset."""
-    match command:
-        case bindings.RewriteCommand(rewrite=rewrite, subsume=subsume):
-            return bindings.RewriteCommand(ruleset, rewrite, subsume)
-        case bindings.BiRewriteCommand(rewrite=rewrite):
-            return bindings.BiRewriteCommand(ruleset, rewrite)
-        case _:
-            rule = command.rule
-            return bindings.RuleCommand(bindings.Rule(rule.span, rule.head, rule.body, rule.name, ruleset))
-
-
-def _named(rewrite: bindings.Rewrite, name: str) -> bindings.Rewrite:
-    return bindings.Rewrite(rewrite.span, rewrite.lhs, rewrite.rhs, rewrite.conditions, rewrite.name or name)
+def in_ruleset(command: Command, ruleset: str, name: str = "") -> Command:
+    """A law in another ruleset; `name` is for one that has none."""
+    core = core_of(command)
+    if isinstance(command, bindings.RuleCommand):
+        return bindings.RuleCommand(bindings.Rule(core.span, core.head, core.body, core.name or name, ruleset))
+    rewrite = bindings.Rewrite(core.span, core.lhs, core.rhs, core.conditions, core.name or name)
+    if isinstance(command, bindings.BiRewriteCommand):
+        return bindings.BiRewriteCommand(ruleset, rewrite)
+    return bindings.RewriteCommand(ruleset, rewrite, command.subsume)
 
 
 def law_spans(path: str, text: str) -> dict[str, tuple[int, int]]:

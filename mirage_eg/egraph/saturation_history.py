@@ -5,15 +5,15 @@ sees the e-nodes of the laws before it; the saturated e-graph is the same.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from time import thread_time
 
 from mirage_eg.egraph.egglog_bindings import bindings
-from mirage_eg.egraph.expression import Constant, Expression, Term
+from mirage_eg.egraph.expression import Expression, Term
 from mirage_eg.egraph.oracle import INSERTED, Limits, insert
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.terms import run_once
+from mirage_eg.egraph.terms import constant_readers, run_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +100,7 @@ class _Makers:
 
     def record(self, egraph: bindings.EGraph, functions: Mapping[str, bindings.FrozenFunction], law: str) -> None:
         """Note the new e-nodes; those that congruence rewrote are old, or are noted again after the first law."""
-        readers: dict[str, Callable[[bindings.Value], Constant]] = {
-            "String": egraph.value_to_string,
-            "i64": egraph.value_to_i64,
-            "BigRat": egraph.value_to_bigrat,
-        }
+        readers = constant_readers(egraph)
         waiting = [
             (name, function.input_sorts, row)
             for name, function in functions.items()

@@ -103,14 +103,10 @@ class SufficientLaws:
         known = [*reversed(self._sets)][: self.recent] if minimal else [*filter(None, [self._known()])]
         for laws in (*known, self.equations):
             without = self.others(laws)
-            try:
-                found = self._agreement(joint, without)
-            except RuleError as error:  # user laws hit a limit
-                reason = str(error)
-                continue
-            if found.equal:
+            found = self._agreement(joint, without)
+            if isinstance(found, EqualHalves):
                 return self._reduced(joint, found, without) if minimal else self._remembered(self._matched(found, without))
-            reason = f"saturation {found.stopped}" if found.stopped else NOT_SHOWN
+            reason = found
         return reason
 
     def without_superfluous(
@@ -134,34 +130,22 @@ class SufficientLaws:
     def find_without(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
         """A sufficient set of laws without the excluded ones, or None."""
         without = self.excluded.union(excluded)
-        try:
-            found = self._agreement(joint, without)
-        except RuleError:
-            return None
-        return self._reduced(joint, found, without) if found.equal else None
+        found = self._agreement(joint, without)
+        return self._reduced(joint, found, without) if isinstance(found, EqualHalves) else None
 
     def matching(self, joint: Expression, excluded: Collection[str]) -> tuple[str, ...] | None:
         """A sufficient set of laws without the excluded ones, superfluous laws among them, or None."""
         without = frozenset(excluded)
-        try:
-            found = self._agreement(joint, without)
-        except RuleError:
-            return None
-        return tuple(self._matched(found, without)) if found.equal else None
+        found = self._agreement(joint, without)
+        return tuple(self._matched(found, without)) if isinstance(found, EqualHalves) else None
 
     def suffices(self, joint: Expression, laws: Collection[str]) -> bool:
         """Whether these laws alone suffice; not if they hit a limit."""
-        return self._agrees(joint, self.others(laws))
+        return isinstance(self._agreement(joint, self.others(laws)), EqualHalves)
 
     def others(self, laws: Collection[str]) -> frozenset[str]:
         """The equations that are not among these laws, and the excluded laws."""
         return frozenset(self.equations).difference(laws) | self.excluded
-
-    def _agrees(self, joint: Expression, without: frozenset[str]) -> bool:
-        try:
-            return self._agreement(joint, without).equal
-        except RuleError:  # a limit: the laws in `without` count as needed
-            return False
 
     def _reduced(self, joint: Expression, found: EqualHalves, without: frozenset[str]) -> tuple[str, ...]:
         """Of the laws that matched, superfluous ones are dropped in halves, then one by one.
@@ -188,17 +172,21 @@ class SufficientLaws:
             for start in range(0, len(needed), size):
                 chunk = needed[start : start + size]
                 rest = [law for law in needed if law not in dropped.union(chunk)]
-                if self._agrees(joint, self.others(rest)):
+                if self.suffices(joint, rest):
                     dropped.update(chunk)
             needed = [law for law in needed if law not in dropped]
             if size == 1:
                 return needed
             size = max(1, size // 2)
 
-    def _agreement(self, joint: Expression, without: frozenset[str]) -> EqualHalves:
+    def _agreement(self, joint: Expression, without: frozenset[str]) -> EqualHalves | str:
+        """The e-graph in which the halves are equal, or the reason why there is none."""
         arguments = (agreement, self.rulebook, joint, self.limits, without)
         task = "saturation of two sides of an equality together"
-        found: EqualHalves = self.rulebook.call(*arguments, seconds=self.limits.patience, task=task)
+        try:
+            found: EqualHalves = self.rulebook.call(*arguments, seconds=self.limits.patience, task=task)
+        except RuleError as error:  # laws of the user hit a limit
+            return str(error)
         self.nodes += found.nodes
         self.seconds += found.seconds
-        return found
+        return found if found.equal else f"saturation {found.stopped}" if found.stopped else NOT_SHOWN

@@ -5,6 +5,7 @@ egglog's integer literals have 64 bits. A larger numerator or denominator is wri
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,11 @@ def table_sizes(egraph: bindings.EGraph) -> list[tuple[str, int]]:
     [sizes] = egraph.run_program(bindings.PrintSize(_SPAN, None))
     assert isinstance(sizes, bindings.PrintAllFunctionsSize)
     return sizes.sizes
+
+
+def constant_readers(egraph: bindings.EGraph) -> dict[str, Callable[[bindings.Value], Constant]]:
+    """The constant that a value is, by its sort."""
+    return {"String": egraph.value_to_string, "i64": egraph.value_to_i64, "BigRat": egraph.value_to_bigrat}
 
 
 def literal(value: Constant) -> bindings._Expr:

@@ -27,13 +27,14 @@ from mirage_eg.egraph.laws import (
     Pattern,
     Variable,
     applications,
+    inlined,
     patterns,
     sides_of,
     variables,
     variables_of,
 )
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, RandomTensor, Sizes, Values, constants_of
-from mirage_eg.egraph.soundness.claims import CheckableLaw, evaluate, holds, inlined, is_expression
+from mirage_eg.egraph.soundness.claims import CheckableLaw, evaluate, holds, is_expression
 from mirage_eg.egraph.soundness.models import Array, MaskedFloat64, Model, UndefinedError
 from mirage_eg.ir.ops import OPS
 

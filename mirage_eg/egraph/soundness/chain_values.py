@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from random import Random
-from typing import Any, NamedTuple
 
 import numpy as np
 
 from mirage_eg.egraph.chain_checker import ChainError
-from mirage_eg.egraph.expression import CONSTANT, REDUCTIONS, Tree, op_of
+from mirage_eg.egraph.expression import CONSTANT, REDUCTIONS, Term, flatten, op_of
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.soundness.models import ManyDigits, Model, TensorValue, UndefinedError
@@ -32,12 +31,13 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
     """
     free = {name: frozenset(parts) for name, parts in chain.free}
     terms = [parse_term(it, rulebook.signatures, free) for it in (chain.start, *(step.term for step in chain.steps))]
-    subterms, places = _subterms(terms)
+    expression = flatten(terms, free)  # most steps change few subterms
+    subterms, places = expression.terms, expression.outputs
     if not all(it.constructor in ("Var", CONSTANT) or op_of(it.constructor) is not None for it in subterms):
         return 0
     if len(_parts(subterms, free)) > _MOST_DIMS:
         return 0
-    conditions = (subterms[it.operands[0]] for it in subterms if it.constructor == "Where")
+    conditions = (subterms[it.children[0]] for it in subterms if it.constructor == "Where")
     masks = {it.constants[0] for it in conditions if it.constructor == "Var"}
     compared = 0
     for trial in range(trials):
@@ -55,38 +55,12 @@ def check_values(chain: ProofChain, rulebook: Rulebook, trials: int = TRIALS, se
     return compared
 
 
-class _Subterm(NamedTuple):
-    """A term by its constructor, constants, and the numbers of its operands."""
-
-    constructor: str
-    constants: tuple[Any, ...]
-    operands: tuple[int, ...]
-
-
-def _subterms(terms: Sequence[Tree]) -> tuple[list[_Subterm], list[int]]:
-    """The distinct subterms of several terms, operands first, and the numbers of the terms; most steps change few of them."""
-    numbers: dict[_Subterm, int] = {}
-    known: dict[int, int] = {}  # by identity: shared subterms of a term are one object
-
-    def number(term: Tree) -> int:
-        if id(term) not in known:
-            operands = tuple(number(it) for it in term[1:] if isinstance(it, tuple))
-            found = _Subterm(term[0], tuple(it for it in term[1:] if not isinstance(it, tuple)), operands)
-            known[id(term)] = numbers.setdefault(found, len(numbers))
-        return known[id(term)]
-
-    places = [number(term) for term in terms]
-    return list(numbers), places
-
-
-def _parts(subterms: Sequence[_Subterm], free: Mapping[str, frozenset[str]]) -> set[str]:
+def _parts(subterms: Sequence[Term], free: Mapping[str, frozenset[str]]) -> set[str]:
     """The parts of axes that inputs have, and those over which reductions run."""
-    return {part for names in free.values() for part in names} | {
-        it.constants[0] for it in subterms if it.constructor in REDUCTIONS
-    }
+    return {*chain.from_iterable(free.values()), *(str(it.constants[0]) for it in subterms if it.constructor in REDUCTIONS)}
 
 
-def _sizes(subterms: Sequence[_Subterm], free: Mapping[str, frozenset[str]], random: Random) -> dict[str, int]:
+def _sizes(subterms: Sequence[Term], free: Mapping[str, frozenset[str]], random: Random) -> dict[str, int]:
     """An extent for each part: those of inputs, and those that reductions name."""
     sizes: dict[str, int] = {}
     entries = 1
@@ -108,14 +82,14 @@ def _tensor(model: Model, parts: frozenset[str], random: Random, positive: bool,
     return model.tensor(entries, parts)
 
 
-def _values(subterms: Sequence[_Subterm], model: Model, inputs: Mapping[str, TensorValue]) -> list[TensorValue | None]:
+def _values(subterms: Sequence[Term], model: Model, inputs: Mapping[str, TensorValue]) -> list[TensorValue | None]:
     """The value of each subterm, or None if it is undefined."""
     values: list[TensorValue | None] = []
     for it in subterms:
-        operands = [value for value in (values[number] for number in it.operands) if value is not None]
+        operands = [value for number in it.children if (value := values[number]) is not None]
         if it.constructor == "Var":
-            values.append(inputs[it.constants[0]])
-        elif len(operands) < len(it.operands):
+            values.append(inputs[str(it.constants[0])])
+        elif len(operands) < len(it.children):
             values.append(None)
         else:
             try:

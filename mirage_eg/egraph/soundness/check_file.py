@@ -11,14 +11,14 @@ from typing import Any
 
 from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import Expression, express, flatten, needed_for, primes, splits
-from mirage_eg.egraph.laws import Apply, Equal, Law, Signature, Variable, wording
+from mirage_eg.egraph.laws import Apply, Equal, Law, Signature, Variable, inlined, wording
 from mirage_eg.egraph.oracle import BuildOracle, Limits, Oracle, check_saturated, oracle_builder, saturate
 from mirage_eg.egraph.rule_errors import MEANING
 from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
 from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
 from mirage_eg.egraph.soundness.boundaries import unmodelled_ops
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
-from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, inlined
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.egraph.soundness.indices import uses_indices
 from mirage_eg.egraph.soundness.lints import Lint, Severity, lint_collapse, lint_guards, lint_law, lint_rounded_constants

@@ -16,7 +16,7 @@ import mpmath
 import numpy as np
 
 from mirage_eg.backends.evaluator import mpmath_ops
-from mirage_eg.egraph.laws import Law, Signature, variables
+from mirage_eg.egraph.laws import Law, Signature, inlined, variables
 from mirage_eg.egraph.soundness.assignments import (
     RandomAssignments,
     RandomTensor,
@@ -27,7 +27,7 @@ from mirage_eg.egraph.soundness.assignments import (
     value_in,
 )
 from mirage_eg.egraph.soundness.boundaries import Boundaries, has_boundaries
-from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim, inlined
+from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkable_law, false_claim
 from mirage_eg.egraph.soundness.indices import uses_indices
 from mirage_eg.egraph.soundness.irrational_points import irrational_points
 from mirage_eg.egraph.soundness.models import Arithmetic, ManyDigits, Model, TensorValue, UndefinedError, as_mpf

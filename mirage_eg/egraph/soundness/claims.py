@@ -102,17 +102,6 @@ def _free_first(law: Law, names: Iterable[str], definitions: Sequence[tuple[str,
     return able[0]
 
 
-def inlined(pattern: Pattern, names: Mapping[str, Pattern]) -> Pattern:
-    """A pattern with its names replaced by their patterns."""
-    match pattern:
-        case Variable(name) if name in names:
-            return inlined(names[name], names)
-        case Apply(name, arguments):
-            return Apply(name, tuple(inlined(argument, names) for argument in arguments))
-        case _:
-            return pattern
-
-
 def _definitions(condition: Equal) -> Iterator[tuple[str, Pattern]]:
     for name, pattern in ((condition.left, condition.right), (condition.right, condition.left)):
         if isinstance(name, Variable) and name.name not in variables(pattern):
@@ -248,17 +237,6 @@ def evaluate(pattern: Pattern, model: Model, values: Values) -> Any:
                 return _primitive(name, operands)
             tensors = [operand for operand in operands if isinstance(operand, TensorValue)]
             return model.apply(name, operands[: len(operands) - len(tensors)], tensors)
-
-
-def constant(pattern: Pattern) -> Any:
-    """The value of a pattern of literals and primitives. Raises UndefinedError: egglog's primitive fails there."""
-    match pattern:
-        case Literal(value):
-            return value
-        case Apply(name, arguments):
-            return _primitive(name, [constant(argument) for argument in arguments])
-        case Variable(name):
-            raise AssertionError(f"{name} is a variable")
 
 
 def _primitive(name: str, operands: Sequence[Any]) -> Any:

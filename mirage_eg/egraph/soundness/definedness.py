@@ -17,8 +17,8 @@ from typing import Any
 import mpmath
 import numpy as np
 
-from mirage_eg.egraph.laws import Apply, Law, Pattern, Signature, sides_of, variables
-from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, inlined, is_expression
+from mirage_eg.egraph.laws import Apply, Law, Pattern, Signature, inlined, sides_of, variables
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, evaluate, holds, is_expression
 from mirage_eg.egraph.soundness.indices import fitting, uses_indices
 from mirage_eg.egraph.soundness.models import (
     MANY_DIGITS,

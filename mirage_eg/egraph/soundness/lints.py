@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from mirage_eg.egraph.expression import op_of
-from mirage_eg.egraph.laws import Apply, Pattern, Variable, applications, variables
+from mirage_eg.egraph.laws import Apply, Pattern, Variable, applications, inlined, variables
 from mirage_eg.egraph.oracle import UNUSED, Oracle
 from mirage_eg.egraph.soundness.assignments import constants_of
-from mirage_eg.egraph.soundness.claims import CheckableLaw, inlined
+from mirage_eg.egraph.soundness.claims import CheckableLaw
 from mirage_eg.ir.ops import OPS, Kind
 
 _MANY_DIGITS = 10**6

@@ -1,10 +1,24 @@
 """Laws of whole tensors as rule files write them: terms with the sizes among their attributes, and as texts without sizes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from mirage_eg.egraph.laws import Apply, Condition, Equal, Law, Literal, Pattern, Variable, applications, variables
+from mirage_eg.egraph.laws import (
+    Apply,
+    Condition,
+    Equal,
+    Law,
+    Literal,
+    Pattern,
+    Variable,
+    applications,
+    changed,
+    inlined,
+    replaced,
+    variables,
+)
 from mirage_eg.egraph.tensor.ops import ACTIVATIONS, BASES, ELEMENTWISE, MOVES, op
 from mirage_eg.egraph.tensor.term import Term
 from mirage_eg.egraph.tensor.typing import TypedTerm
@@ -73,10 +87,10 @@ def written_laws(law: Law) -> list[WrittenLaw]:
         raise RuleError(f"{law.place}: got a rule without (union …), wanted an equation of tensors")
     found = []
     for left, right in unions:
-        sides = _inlined(left, terms), _inlined(right, terms)
+        sides = inlined(left, terms), inlined(right, terms)
         for axes in _axes(sides, law.conditions):
-            read = tuple(_read(it, axes, law.place) for it in sides)
-            kept = tuple(_at(it, axes) for it in numbers)
+            read = [_read(replaced(it, axes), law.place) for it in sides]
+            kept = tuple(changed(it, partial(replaced, values=axes)) for it in numbers)
             found.append(WrittenLaw(read[0], read[1], kept))
             if law.form == "birewrite":
                 found.append(WrittenLaw(read[1], read[0], kept))
@@ -87,17 +101,7 @@ def _is_term(pattern: Pattern) -> bool:
     return isinstance(pattern, Apply) and pattern.name in _TERMS
 
 
-def _inlined(pattern: Pattern, terms: Mapping[str, Pattern]) -> Pattern:
-    match pattern:
-        case Variable(name) if name in terms:
-            return _inlined(terms[name], {other: it for other, it in terms.items() if other != name})
-        case Apply(name, arguments):
-            return Apply(name, tuple(_inlined(it, terms) for it in arguments))
-        case _:
-            return pattern
-
-
-def _axes(sides: Sequence[Pattern], conditions: Sequence[Condition]) -> Iterator[dict[str, int]]:
+def _axes(sides: Sequence[Pattern], conditions: Sequence[Condition]) -> Iterator[dict[str, Pattern]]:
     """Every choice of the axes that variables name: ops of any rank treat all axes alike, so 0 and 1 stand for all."""
     parts = [part for side in sides for part in applications(side) if part.name in MOVES]
     names = list(dict.fromkeys(part.arguments[0].name for part in parts if isinstance(part.arguments[0], Variable)))
@@ -105,22 +109,10 @@ def _axes(sides: Sequence[Pattern], conditions: Sequence[Condition]) -> Iterator
     for number in range(1 << len(names)):
         chosen = {name: number >> place & 1 for place, name in enumerate(names)}
         if all(len({chosen[it] for it in pair}) == len(pair) for pair in differ if pair <= chosen.keys()):
-            yield chosen
+            yield {name: Literal(axis) for name, axis in chosen.items()}
 
 
-def _at(pattern: Any, axes: Mapping[str, int]) -> Any:
-    match pattern:
-        case Variable(name) if name in axes:
-            return Literal(axes[name])
-        case Apply(name, arguments):
-            return Apply(name, tuple(_at(it, axes) for it in arguments))
-        case Equal(left, right):
-            return Equal(_at(left, axes), _at(right, axes))
-        case _:
-            return pattern
-
-
-def _read(pattern: Pattern, axes: Mapping[str, int], place: str) -> Written:
+def _read(pattern: Pattern, place: str) -> Written:
     """The term of a pattern in the language of rules/tensor."""
     if isinstance(pattern, Variable):
         return Written(pattern.name, is_variable=True)
@@ -141,17 +133,16 @@ def _read(pattern: Pattern, axes: Mapping[str, int], place: str) -> Written:
             called = f"?{function.name}" if isinstance(function, Variable) else str(function.value)
             name, sizes, window, groups = f"{kind} {called}", (), SAME, ONE_GROUP
         case base, (axis, *rest) if base in MOVES:
-            chosen = _at(axis, axes)
-            if not isinstance(chosen, Literal) or not isinstance(chosen.value, int) or chosen.value < 0:
+            if not isinstance(axis, Literal) or not isinstance(axis.value, int) or axis.value < 0:
                 raise RuleError(f"{place}: got the axis {axis} of {base}, wanted a number from 0 or a variable")
             count = _SIZES.get(base, 0)
-            name, window, groups = f"{base} {chosen.value}", SAME, ONE_GROUP
-            sizes, operands = tuple(_at(it, axes) for it in rest[:count]), rest[count:]
+            name, window, groups = f"{base} {axis.value}", SAME, ONE_GROUP
+            sizes, operands = tuple(rest[:count]), rest[count:]
         case name, arguments:
             count = _SIZES.get(name, 0)
-            sizes, operands = tuple(_at(it, axes) for it in arguments[:count]), list(arguments[count:])
+            sizes, operands = arguments[:count], list(arguments[count:])
             window, groups = SAME, ONE_GROUP
-    return Written(name, tuple(_read(it, axes, place) for it in operands), sizes, window, groups)
+    return Written(name, tuple(_read(it, place) for it in operands), sizes, window, groups)
 
 
 def read_term(source: str) -> Term:

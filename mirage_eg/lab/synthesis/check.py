@@ -1,5 +1,6 @@
 """The checks of a candidate: the finite field, the soundness checker, and where its sides are defined."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -8,9 +9,9 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.field_semantics import either
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
+from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import op_of
-from mirage_eg.egraph.laws import Apply, Law, Literal, Pattern, Variable, variables
-from mirage_eg.egraph.primitives import PRIMITIVES
+from mirage_eg.egraph.laws import Apply, Law, Pattern, Variable, variables
 from mirage_eg.egraph.soundness.check_law import Counterexample, Truth, check_law
 from mirage_eg.egraph.soundness.definedness import definedness
 from mirage_eg.ir.ops import OPS, Kind
@@ -19,12 +20,13 @@ from mirage_eg.lab.synthesis.indexed_samples import PARTS
 from mirage_eg.lab.synthesis.term_pair import TermPair
 
 SHAPE = (3, 4)  # of the parts i and j
-_VALUES = {"c": Fraction(7, 3), "d": Fraction(-5, 11), "s": Fraction(13, 6), "r": Fraction(-9, 4), "k": Fraction(3)}
+_NUMBERS = {"c": Fraction(7, 3), "d": Fraction(-5, 11), "s": Fraction(13, 6), "r": Fraction(-9, 4), "k": Fraction(3)}
+_VALUES: Mapping[str, Any] = {**_NUMBERS, "t": "float32"}
 
 
 def equal_in_field(pair: TermPair, seed: int) -> bool | None:
     """Whether both sides are equal modulo a prime wherever both are defined; None if the field does not model their ops."""
-    assert {name for names in NUMBERS.values() for name in names} == _VALUES.keys()
+    assert {name for names in NUMBERS.values() for name in names} == _NUMBERS.keys()
     algebra = FieldAlgebra.of(seed)
     inputs = {
         name: _input(algebra, name)
@@ -61,19 +63,9 @@ def _evaluate(term: Pattern, algebra: FieldAlgebra, inputs: dict[str, FieldValue
     if row.kind is Kind.REDUCTION:
         axis = PARTS.index(str(term.arguments[0])) - len(PARTS)
         return _wide(algebra, algebra.reduce(op, _evaluate(term.arguments[1], algebra, inputs), (axis,)))
-    attributes = dict(zip(row.attributes, map(_constant, term.arguments[:count]), strict=True))
+    attributes = {name: instance(it, _VALUES, {}) for name, it in zip(row.attributes, term.arguments[:count], strict=True)}
     operands = [_evaluate(it, algebra, inputs) for it in term.arguments[count:]]
     return algebra.elementwise(op, operands, attributes)
-
-
-def _constant(term: Pattern) -> Any:
-    match term:
-        case Variable(name):
-            return _VALUES.get(name, "float32")
-        case Literal(value):
-            return value
-        case Apply(name, arguments):
-            return PRIMITIVES[name](*map(_constant, arguments))
 
 
 EXAMPLES = 400  # random assignments for a law

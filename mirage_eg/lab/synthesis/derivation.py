@@ -26,6 +26,7 @@ from mirage_eg.egraph.laws import (
     Variable,
     applications,
     directions,
+    inlined,
     sides_of,
     variables,
 )
@@ -33,8 +34,8 @@ from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.scheduler import count_nodes
-from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law, inlined
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, run_once
+from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
+from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once
 
 Constant = int | str | Fraction
 _SPAN = bindings.RustSpan(__name__, 0, 0)
@@ -287,7 +288,7 @@ Table = dict[tuple[Any, ...], bindings.Value]  # of e-nodes (constructor, consta
 
 
 def _table(egraph: bindings.EGraph) -> Table:
-    readers = {"String": egraph.value_to_string, "i64": egraph.value_to_i64, "BigRat": egraph.value_to_bigrat}
+    readers = constant_readers(egraph)
     table: Table = {}
     for name, function in egraph.freeze().functions.items():
         if function.output_sort == "E":

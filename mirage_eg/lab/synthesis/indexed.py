@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator import floating_point
+from mirage_eg.egraph.equations import instance
 from mirage_eg.egraph.expression import constructor, op_of
 from mirage_eg.egraph.laws import (
     Action,
@@ -308,7 +309,8 @@ def _constants(row: Op, samples: Samples) -> Iterable[tuple[tuple[Constant, ...]
             ]
             chosen += [*COMPUTED, *map(rational, LITERALS)]
             for constant in chosen:
-                yield (constant,), ([float(_number(constant, numbers, sample)) for sample in range(len(samples.blocks))],)
+                by_sample = ({name: row[sample] for name, row in numbers.items()} for sample in range(len(samples.blocks)))
+                yield (constant,), ([float(instance(constant, given, {})) for given in by_sample],)
         case ["text"]:
             yield (Variable("t"),), ()
         case kinds if set(kinds) == {"rational"}:
@@ -319,17 +321,6 @@ def _constants(row: Op, samples: Samples) -> Iterable[tuple[tuple[Constant, ...]
             raise OptionError(
                 f"--ops: {constructor(row.name)} has attributes of kinds that have no variables: {dict(row.attributes)}"
             )
-
-
-def _number(constant: Pattern, numbers: dict[str, tuple[float, ...]], sample: int) -> Any:
-    match constant:
-        case Variable(name):
-            return numbers[name][sample]
-        case Literal(value):
-            assert isinstance(value, int)
-            return value
-        case Apply(name, arguments):
-            return PRIMITIVES[name](*(_number(it, numbers, sample) for it in arguments))
 
 
 def _apply(row: Op, constants: Any, samples: Samples) -> Callable[[Sequence[Array]], Array]:
