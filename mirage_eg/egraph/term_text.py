@@ -6,19 +6,19 @@ as 1/64. A name with blanks or parentheses is quoted.
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from fractions import Fraction
 
 from mirage_eg.egraph.expression import Constant, Expression, Tree
 from mirage_eg.egraph.laws import Signature
+from mirage_eg.egraph.s_expressions import Part, error_at, read_parts
 from mirage_eg.ir.errors import OptionError
 
 CLASS = "Class"  # the tree ("Class", 12) is the text #12: any term of that class
 
-_TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[()]|[^\s()"]+)')
 _PLAIN = re.compile(r'[^\s()"#][^\s()"]*')
-_DEEPEST = 400  # parentheses
 
 
 def trees_of(expression: Expression, signatures: Mapping[str, Signature], names: Sequence[str] = ()) -> list[Tree]:
@@ -72,14 +72,7 @@ def parse_term(text: str, signatures: Mapping[str, Signature], inputs: Collectio
 
     Raises OptionError: the text is no term; the message has the place in it.
     """
-    tokens = list(_tokens(text))
-    if not tokens:
-        raise OptionError("term: got an empty text, wanted a term such as (Mul X W)")
-    parser = _Parser(text, tokens, signatures, inputs, classes)
-    tree = parser.term(0)
-    if parser.position < len(tokens):
-        raise parser.error(f"got {tokens[parser.position][0]!r} after the end of the term")
-    return tree
+    return _Reader(signatures, inputs, classes).term(read_parts(text))
 
 
 def parse_constant(text: str, sort: str) -> Constant:
@@ -103,96 +96,53 @@ def _unquoted(text: str) -> str:
         raise OptionError(f'got {text}, wanted a name; a quoted name may hold \\" and \\\\') from None
 
 
-def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    position = 0
-    while text[position:].strip():
-        found = _TOKEN.match(text, position)
-        if found is None:
-            raise OptionError(f"term, character {position + 1}: the quote that opens here is never closed")
-        yield found[1], found.start(1)
-        position = found.end()
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """What the names of terms may be."""
 
+    signatures: Mapping[str, Signature]
+    inputs: Collection[str]
+    classes: Collection[int]
 
-class _Parser:
-    """A reader of the tokens of one text, from left to right."""
-
-    def __init__(
-        self,
-        text: str,
-        tokens: Sequence[tuple[str, int]],
-        signatures: Mapping[str, Signature],
-        inputs: Collection[str],
-        classes: Collection[int],
-    ) -> None:
-        self.text, self.tokens, self.signatures = text, tokens, signatures
-        self.inputs, self.classes = inputs, classes
-        self.position = 0
-
-    def error(self, message: str) -> OptionError:
-        """The error with the place of the token at the position."""
-        place = self.tokens[min(self.position, len(self.tokens) - 1)][1] + 1
-        return OptionError(f"term, character {place}: {message}")
-
-    def take(self) -> str:
-        """The next token."""
-        if self.position == len(self.tokens):
-            raise self.error("the text ends within a term; is a parenthesis missing?")
-        self.position += 1
-        return self.tokens[self.position - 1][0]
-
-    def back(self, message: str) -> OptionError:
-        """The error at the token that was taken last."""
-        self.position -= 1
-        return self.error(message)
-
-    def term(self, depth: int) -> Tree:
-        """The term that begins at the position."""
-        token = self.take()
-        if depth > _DEEPEST:
-            raise self.back(f"got more than {_DEEPEST} parentheses in one another")
-        if token == ")":
-            raise self.back("got ')', wanted a term")
-        if token != "(":
-            return self.atom(token)
-        name = self.take()
-        signature = self.signatures.get(name)
+    def term(self, part: Part) -> Tree:
+        """The term of a part of a text."""
+        if part.is_atom:
+            return self.atom(part)
+        head, *arguments = part.parts or (Part(")", part.end, part.end),)
+        signature = self.signatures.get(head.text)
         if signature is None or signature.kind != "constructor" or signature.output != "E":
             known = sorted(it for it, found in self.signatures.items() if found.kind == "constructor" and found.output == "E")
-            near = get_close_matches(name, known, n=1, cutoff=0.5)
-            raise self.back(f"no op {name!r}; " + (f"did you mean {near[0]}?" if near else f"wanted one of {', '.join(known)}"))
-        parts: list[Constant | Tree] = []
-        for sort in signature.inputs:
-            if self.position < len(self.tokens) and self.tokens[self.position][0] == ")":
-                raise self.error(f"{name} takes {' '.join(signature.inputs)}; got {len(parts)} of {len(signature.inputs)}")
-            parts.append(self.term(depth + 1) if sort == "E" else self.constant(sort))
-        if self.take() != ")":
-            raise self.back(f"{name} takes {' '.join(signature.inputs)}; got more")
-        if name == "Var":
-            return self.atom(str(parts[0]))
-        return (name, *parts)
+            near = get_close_matches(head.text, known, n=1, cutoff=0.5)
+            wanted = f"did you mean {near[0]}?" if near else f"wanted one of {', '.join(known)}"
+            raise error_at(head.start, f"no op {head.text!r}; {wanted}")
+        sorts, takes = signature.inputs, f"{head.text} takes {' '.join(signature.inputs)}; got"
+        if len(arguments) < len(sorts):
+            raise error_at(part.end, f"{takes} {len(arguments)} of {len(sorts)}")
+        if len(arguments) > len(sorts):
+            raise error_at(arguments[len(sorts)].start, f"{takes} more")
+        if head.text == "Var":
+            return self.atom(arguments[0])
+        pairs = zip(arguments, sorts, strict=True)
+        return (head.text, *(self.term(it) if sort == "E" else _constant(it, sort) for it, sort in pairs))
 
-    def atom(self, token: str) -> Tree:
+    def atom(self, part: Part) -> Tree:
         """An input by its name, or a class by its number."""
-        try:
-            name = _unquoted(token)
-        except OptionError as error:
-            raise self.back(str(error)) from None
+        name = str(_constant(part, "String"))
         if name in self.inputs:
             return ("Var", name)
         if re.fullmatch(r"#\d+", name) and self.classes:
             if int(name[1:]) in self.classes:
                 return (CLASS, int(name[1:]))
-            raise self.back(f"no class {name}; wanted #0 to #{max(self.classes)}")
+            raise error_at(part.start, f"no class {name}; wanted #0 to #{max(self.classes)}")
         near = get_close_matches(name, self.inputs, n=1)
         hint = f"did you mean {near[0]}?" if near else f"wanted an input ({', '.join(self.inputs)}) or a term in parentheses"
-        raise self.back(f"no input {name!r}; {hint}")
+        raise error_at(part.start, f"no input {name!r}; {hint}")
 
-    def constant(self, sort: str) -> Constant:
-        """A constant of a base sort."""
-        token = self.take()
-        if token in ("(", ")"):
-            raise self.back(f"got {token!r}, wanted a constant ({sort})")
-        try:
-            return parse_constant(token, sort)
-        except OptionError as error:
-            raise self.back(str(error)) from None
+
+def _constant(part: Part, sort: str) -> Constant:
+    if not part.is_atom:
+        raise error_at(part.start, f"got '(', wanted a constant ({sort})")
+    try:
+        return parse_constant(part.text, sort)
+    except OptionError as error:
+        raise error_at(part.start, str(error)) from None

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from mirage_eg.egraph.laws import (
     Apply,
@@ -19,10 +18,11 @@ from mirage_eg.egraph.laws import (
     replaced,
     variables,
 )
+from mirage_eg.egraph.s_expressions import Part, error_at, read_parts
 from mirage_eg.egraph.tensor.ops import ACTIVATIONS, BASES, ELEMENTWISE, MOVES, op
 from mirage_eg.egraph.tensor.term import Term
 from mirage_eg.egraph.tensor.typing import TypedTerm
-from mirage_eg.ir.errors import OptionError, RuleError
+from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS, Kind
 
 ONE_GROUP = Literal(1)
@@ -150,37 +150,19 @@ def read_term(source: str) -> Term:
 
     Raises OptionError: the text is no term.
     """
-    tokens = source.replace("(", " ( ").replace(")", " ) ").split()
 
-    def wrong(got: str, wanted: str) -> OptionError:
-        return OptionError(f"term {source!r}: got {got}, wanted {wanted}")
+    def read(part: Part) -> Term:
+        if part.is_atom:
+            return part.text
+        if not part.parts or not part.parts[0].is_atom:
+            raise error_at(part.start, "got an empty application, wanted (Op operands…)")
+        head, *rest = part.parts
+        name = _head(head, rest)
+        if (arity := op(name).arity) != len(rest):
+            raise error_at(head.start, f"got {len(rest)} operands of {head.text}, wanted {arity}")
+        return (name, *map(read, rest))
 
-    def read() -> Term:
-        if not tokens:
-            raise wrong("an end", "a closing parenthesis")
-        token = tokens.pop(0)
-        if token == ")":
-            raise wrong("a closing parenthesis", "a term")
-        if token != "(":
-            return token
-        if not tokens or tokens[0] in "()":
-            raise wrong("an empty application", "(Op operands…)")
-        head = tokens.pop(0)
-        name = _head(head, tokens, wrong)
-        operands: list[Term] = []
-        while tokens and tokens[0] != ")":
-            operands.append(read())
-        if not tokens:
-            raise wrong("an end", "a closing parenthesis")
-        tokens.pop(0)
-        if (arity := op(name).arity) != len(operands):
-            raise wrong(f"{len(operands)} operands of {head}", str(arity))
-        return (name, *operands)
-
-    found = read()
-    if tokens:
-        raise wrong(f"{' '.join(tokens)} after the term", "one term")
-    return found
+    return read(read_parts(source))
 
 
 def with_open_sizes(term: Term, numbers: Iterator[int]) -> Written:
@@ -220,20 +202,22 @@ def text_of(term: Written) -> str:
     return f"({' '.join([base, *head, *map(str, term.sizes), *map(text_of, term.operands)])})"
 
 
-def _head(head: str, tokens: list[str], wrong: Any) -> str:
-    """The op with its attributes, which are taken from the tokens."""
-    if head in MOVES:
-        if not tokens or not tokens[0].isdigit():
-            raise wrong(f"{head} without an axis", f"({head} 0 …)")
-        return f"{head} {tokens.pop(0)}"
-    if head == "Conv2d":
-        return f"Conv2d {tokens.pop(0) if tokens and tokens[0] in ACTIVATIONS else 'none'}"
-    if head in _FUNCTIONS and tokens:
-        return f"{head} " + tokens.pop(0).strip('"')
-    if head in BASES:
-        return head
-    row = OPS.get(head)
+def _head(head: Part, rest: list[Part]) -> str:
+    """The op with its attributes, which are taken from the parts behind it."""
+    name = head.text
+    if name in MOVES:
+        if not rest or not rest[0].text.isdigit():
+            raise error_at(head.start, f"got {name} without an axis, wanted ({name} 0 …)")
+        return f"{name} {rest.pop(0).text}"
+    if name == "Conv2d":
+        return f"Conv2d {rest.pop(0).text if rest and rest[0].text in ACTIVATIONS else 'none'}"
+    if name in _FUNCTIONS and rest:
+        return f"{name} " + rest.pop(0).text.strip('"')
+    if name in BASES:
+        return name
+    row = OPS.get(name)
     if row is not None and row.kind is Kind.ELEMENTWISE and row.arity in ((1, 1), (2, 2)) and not row.attributes:
-        named = next((name for name, own in ELEMENTWISE.items() if own == head), None)
-        return named or f"{_FUNCTIONS[row.arity == (2, 2)]} {head}"
-    raise wrong(f"the op {head}", f"{', '.join(BASES)}, or an elementwise op of one operand or two, such as exp")
+        named = next((it for it, own in ELEMENTWISE.items() if own == name), None)
+        return named or f"{_FUNCTIONS[row.arity == (2, 2)]} {name}"
+    wanted = f"{', '.join(BASES)}, or an elementwise op of one operand or two, such as exp"
+    raise error_at(head.start, f"got the op {name}, wanted {wanted}")
