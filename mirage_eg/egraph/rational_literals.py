@@ -7,7 +7,7 @@ of a constructor, an operand or a comparison of rationals. A decimal is the rati
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -39,82 +39,12 @@ def with_rationals(command: Any, signatures: Mapping[str, Signature], place: str
     Raises RuleError: a fraction with the denominator 0.
     """
     match command:
-        case bindings.RewriteCommand() | bindings.BiRewriteCommand() if not _NUMBER.search(_source(command.rewrite)):
-            return command
-        case bindings.RuleCommand() if not _NUMBER.search(_source(command.rule)):
-            return command
-        case bindings.RewriteCommand(name=ruleset, rewrite=rewrite, subsume=subsume):
-            return bindings.RewriteCommand(ruleset, _rewrite(rewrite, signatures, place), subsume)
-        case bindings.BiRewriteCommand(name=ruleset, rewrite=rewrite):
-            return bindings.BiRewriteCommand(ruleset, _rewrite(rewrite, signatures, place))
-        case bindings.RuleCommand(rule=rule):
-            sorts = _Sorts(signatures, place)
-            sorts.infer([*_patterns(rule.body), *_action_patterns(rule.head)], [*_equated(rule.body), *_defined(rule.head)])
-            head = [_action(sorts, action) for action in rule.head]
-            body = [_fact(sorts, fact) for fact in rule.body]
-            return bindings.RuleCommand(bindings.Rule(rule.span, head, body, rule.name, rule.ruleset))
+        case bindings.RewriteCommand() | bindings.BiRewriteCommand() if _NUMBER.search(_source(command.rewrite)):
+            return _Sorts(signatures, place).law(command)
+        case bindings.RuleCommand() if _NUMBER.search(_source(command.rule)):
+            return _Sorts(signatures, place).law(command)
         case _:
             return command
-
-
-def _rewrite(rewrite: bindings.Rewrite, signatures: Mapping[str, Signature], place: str) -> bindings.Rewrite:
-    sorts = _Sorts(signatures, place)
-    sorts.infer([rewrite.lhs, rewrite.rhs, *_patterns(rewrite.conditions)], _equated(rewrite.conditions))
-    left, right = sorts.written(rewrite.lhs, "E"), sorts.written(rewrite.rhs, "E")
-    return bindings.Rewrite(rewrite.span, left, right, [_fact(sorts, fact) for fact in rewrite.conditions], rewrite.name)
-
-
-def _patterns(facts: Iterable[Any]) -> list[Expr]:
-    return [side for fact in facts for side in ((fact.left, fact.right) if isinstance(fact, bindings.Eq) else (fact.expr,))]
-
-
-def _equated(facts: Iterable[Any]) -> list[tuple[Expr, Expr]]:
-    return [(fact.left, fact.right) for fact in facts if isinstance(fact, bindings.Eq)]
-
-
-def _action_patterns(actions: Iterable[Any]) -> list[Expr]:
-    found: list[Expr] = []
-    for action in actions:
-        match action:
-            case bindings.Let():
-                found.append(action.rhs)
-            case bindings.Set():
-                found += [*action.args, action.rhs]
-            case bindings.Union():
-                found += [action.lhs, action.rhs]
-            case bindings.Expr_():
-                found.append(action.expr)
-    return found
-
-
-def _defined(actions: Iterable[Any]) -> list[tuple[Expr, Expr]]:
-    return [(bindings.Var(action.span, action.lhs), action.rhs) for action in actions if isinstance(action, bindings.Let)]
-
-
-def _fact(sorts: _Sorts, fact: Any) -> Any:
-    if isinstance(fact, bindings.Eq):
-        sort = sorts.common((fact.left, fact.right))
-        return bindings.Eq(fact.span, sorts.written(fact.left, sort), sorts.written(fact.right, sort))
-    return bindings.Fact(sorts.written(fact.expr, None))
-
-
-def _action(sorts: _Sorts, action: Any) -> Any:
-    match action:
-        case bindings.Let():
-            return bindings.Let(action.span, action.lhs, sorts.written(action.rhs, sorts.variables.get(action.lhs)))
-        case bindings.Set():
-            signature = sorts.signatures.get(action.lhs)
-            inputs = sorts.inputs_of(action.lhs, len(action.args))
-            arguments = [sorts.written(argument, sort) for argument, sort in zip(action.args, inputs, strict=False)]
-            return bindings.Set(
-                action.span, action.lhs, arguments, sorts.written(action.rhs, signature.output if signature else None)
-            )
-        case bindings.Union():
-            return bindings.Union(action.span, sorts.written(action.lhs, "E"), sorts.written(action.rhs, "E"))
-        case bindings.Expr_():
-            return bindings.Expr_(action.span, sorts.written(action.expr, None))
-        case _:
-            return action
 
 
 @dataclass(slots=True)
@@ -125,26 +55,51 @@ class _Sorts:
     place: str
     variables: dict[str, str] = field(default_factory=dict)
 
-    def infer(self, patterns: Sequence[Expr], equated: Sequence[tuple[Expr, Expr]]) -> None:
-        """Assign sorts to variables until nothing changes."""
+    def law(self, command: Any) -> Any:
+        """The law, written anew until no more sort of a variable is found."""
         before = -1
         while before != len(self.variables):
-            before = len(self.variables)
-            for pattern in patterns:
-                self.assign(pattern, None)
-            for pair in equated:
-                sort = self.common(pair)
-                for side in pair:
-                    self.assign(side, sort)
+            before, written = len(self.variables), self.once(command)
+        return written
 
-    def assign(self, pattern: Expr, sort: str | None) -> None:
-        """Record the sorts of the variables of a pattern of a sort."""
-        match pattern:
-            case bindings.Var() if sort is not None:
-                self.variables.setdefault(pattern.name, sort)
-            case bindings.Call():
-                for argument, wanted in zip(pattern.args, self.wanted(pattern, sort), strict=False):
-                    self.assign(argument, wanted)
+    def once(self, command: Any) -> Any:
+        """The law with egglog's notation where the sorts are known; those of its variables are recorded."""
+        if isinstance(command, bindings.RuleCommand):
+            rule = command.rule
+            body, head = list(map(self.fact, rule.body)), list(map(self.action, rule.head))
+            return bindings.RuleCommand(bindings.Rule(rule.span, head, body, rule.name, rule.ruleset))
+        given = command.rewrite
+        left, right = self.written(given.lhs, "E"), self.written(given.rhs, "E")
+        rewrite = bindings.Rewrite(given.span, left, right, list(map(self.fact, given.conditions)), given.name)
+        if isinstance(command, bindings.BiRewriteCommand):
+            return bindings.BiRewriteCommand(command.name, rewrite)
+        return bindings.RewriteCommand(command.name, rewrite, command.subsume)
+
+    def fact(self, fact: Any) -> Any:
+        if isinstance(fact, bindings.Eq):
+            sort = self.common((fact.left, fact.right))
+            return bindings.Eq(fact.span, self.written(fact.left, sort), self.written(fact.right, sort))
+        return bindings.Fact(self.written(fact.expr, None))
+
+    def action(self, action: Any) -> Any:
+        match action:
+            case bindings.Let():
+                variable = bindings.Var(action.span, action.lhs)
+                sort = self.common((variable, action.rhs))
+                self.written(variable, sort)
+                return bindings.Let(action.span, action.lhs, self.written(action.rhs, sort))
+            case bindings.Set():
+                signature = self.signatures.get(action.lhs)
+                inputs = self.inputs_of(action.lhs, len(action.args))
+                arguments = [self.written(argument, sort) for argument, sort in zip(action.args, inputs, strict=True)]
+                value = self.written(action.rhs, signature.output if signature else None)
+                return bindings.Set(action.span, action.lhs, arguments, value)
+            case bindings.Union():
+                return bindings.Union(action.span, self.written(action.lhs, "E"), self.written(action.rhs, "E"))
+            case bindings.Expr_():
+                return bindings.Expr_(action.span, self.written(action.expr, None))
+            case _:
+                return action
 
     def wanted(self, call: bindings.Call, sort: str | None) -> tuple[str | None, ...]:
         """The sorts of the arguments of a call whose result has a sort."""
@@ -181,7 +136,7 @@ class _Sorts:
                 return None
 
     def written(self, pattern: Expr, sort: str | None) -> Expr:
-        """A pattern of a sort, with egglog's notation for its numbers."""
+        """A pattern of a sort, with egglog's notation for its numbers; the sorts of its variables are recorded."""
         match pattern:
             case bindings.Call():
                 wanted = self.wanted(pattern, sort)
@@ -194,6 +149,9 @@ class _Sorts:
                 if sort == "BigRat":
                     return literal(value)
                 return bindings.Call(pattern.span, "bigint", [pattern]) if value.denominator == 1 else pattern
+            case bindings.Var() if sort is not None:
+                self.variables.setdefault(pattern.name, sort)
+                return pattern
             case _:
                 return pattern
 
