@@ -125,12 +125,7 @@ def oracle_builder(rulebook: Rulebook, limits: Limits | None = None, worker: Wor
     """
     limits = limits or Limits()
     if rulebook.packaged:
-
-        def build(target: Expression) -> Oracle:
-            check_declared(rulebook, target)
-            return _saturated(rulebook, target, limits)
-
-        yield build
+        yield lambda target: saturate(rulebook, target, limits)
         return
     with Worker() if worker is None else nullcontext(worker) as process:
         yield lambda target: _build_in(process, rulebook, target, limits)
@@ -218,16 +213,10 @@ def check_declared(rulebook: Rulebook, target: Expression) -> None:
         )
 
 
-def saturate(rulebook: Rulebook, target: Expression, limits: Limits, without: frozenset[str] = frozenset()) -> Oracle:
-    """`build_oracle` in this process, for user laws too, but without the laws named in `without`."""
-    check_declared(rulebook, target)
-    return _saturated(rulebook, target, limits, without)
-
-
 def saturate_in_worker(rulebook: Rulebook, target: Expression, limits: Limits, on_iteration: OnIteration) -> Oracle:
-    """The same in a worker process."""
+    """`saturate` in a worker process."""
     try:
-        return _saturated(rulebook, target, limits, on_iteration=on_iteration)
+        return saturate(rulebook, target, limits, on_iteration=on_iteration)
     except RuleError as error:
         raise RuleError(f"{', '.join(theory.path for theory in rulebook.theories if is_added(theory))}: {error}") from None
 
@@ -235,14 +224,18 @@ def saturate_in_worker(rulebook: Rulebook, target: Expression, limits: Limits, o
 INSERTED = ("axes", "part", "members", "extent", "fastest")  # tables that `insert` writes besides those of constructors
 
 
-def _saturated(
+def saturate(
     rulebook: Rulebook,
     target: Expression,
     limits: Limits,
     without: frozenset[str] = frozenset(),
     on_iteration: OnIteration | None = None,
 ) -> Oracle:
-    """The oracle; no reference to its e-graph is left, not even in an error."""
+    """`build_oracle` in this process, for user laws too, but without the laws named in `without`.
+
+    No reference to the e-graph is left, not even in an error.
+    """
+    check_declared(rulebook, target)
     inserted = ["below", *inserted_tables(target)]
     rulebook = rulebook.leaving_out(without)
     with dropped_in_this_thread():

@@ -7,13 +7,13 @@ sees the e-nodes of the laws before it; the saturated e-graph is the same.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from time import thread_time
 
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.expression import Expression, Term
-from mirage_eg.egraph.oracle import INSERTED, Limits, insert
+from mirage_eg.egraph.oracle import INSERTED, Limits, insert, saturate_until
 from mirage_eg.egraph.rulebook import Rulebook
-from mirage_eg.egraph.terms import constant_readers, run_once
+from mirage_eg.egraph.scheduler import BackOff
+from mirage_eg.egraph.terms import constant_readers
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +63,19 @@ def saturation_history(
     insert(egraph, rulebook.domain, target)
     makers = _Makers()
     count, classes = _state(egraph, makers, "")
-    nodes, sizes, rows = [count], [len(classes)], list[LawGrowth]()
-    start, stopped = thread_time(), None
-    while stopped is None:
-        updated = False
-        for law, ruleset in rulesets.items():
-            if not run_once(egraph, ruleset).updated:
-                continue
-            updated = True
-            after, remaining = _state(egraph, makers, law)
-            merged = len(classes - remaining)
-            if after != count or merged:
-                rows.append(LawGrowth(len(nodes), law, after - count, merged))
-            count, classes = after, remaining
-        nodes.append(count)
-        sizes.append(len(classes))
-        if not updated:
-            break
-        if count > limits.nodes:
-            stopped = f"stopped at {limits.nodes:,} nodes"
-        elif len(nodes) > limits.iterations:
-            stopped = f"stopped after {limits.iterations} iterations"
-        elif thread_time() - start > limits.seconds:
-            stopped = f"stopped after {limits.seconds:g} s"
-    return SaturationHistory(tuple(rows), tuple(nodes), tuple(sizes), stopped, tuple(makers.made.items()))
+    nodes, sizes, rows = count, [len(classes)], list[LawGrowth]()
+
+    def on_law(law: str, iteration: int) -> None:
+        nonlocal count, classes
+        after, remaining = _state(egraph, makers, law)
+        merged = len(classes - remaining)
+        if after != count or merged:
+            rows.append(LawGrowth(iteration, law, after - count, merged))
+        count, classes = after, remaining
+
+    schedule = BackOff({ruleset: law for law, ruleset in rulesets.items()}, frozenset(), 0, on_law)
+    growth, stopped = saturate_until(egraph, [], limits, Counter(), lambda _: sizes.append(len(classes)), schedule)
+    return SaturationHistory(tuple(rows), (nodes, *growth), tuple(sizes), stopped, tuple(makers.made.items()))
 
 
 class _Makers:

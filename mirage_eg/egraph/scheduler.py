@@ -26,6 +26,7 @@ class BackOff:
     rulesets: Mapping[str, str]
     may_pause: frozenset[str]
     most: int
+    on_law: Callable[[str, int], None] = lambda law, iteration: None  # called after each law that changed the e-graph
     added: Counter[str] = field(default_factory=Counter)  # e-nodes a law
     _pauses: Counter[str] = field(default_factory=Counter)  # how often each law paused
     _until: dict[str, int] = field(default_factory=dict)  # the iteration in which a paused law runs again
@@ -57,6 +58,7 @@ class BackOff:
                     continue
                 updated, before, nodes = True, nodes, count_nodes(egraph)
                 self._record(law, max(0, nodes - before), number)
+                self.on_law(law, number)
                 if is_over(nodes):
                     break
             yield number, nodes, updated or bool(self._until)

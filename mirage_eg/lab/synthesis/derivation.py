@@ -38,7 +38,6 @@ from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
 from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once
 
 Constant = int | str | Fraction
-_SPAN = bindings.RustSpan(__name__, 0, 0)
 
 _RATIONALS = tuple(map(Fraction, ("3/7", "-5/11", "13/4", "-17/3", "3", "-5", "1", "-1")))  # tried for constants, in this order
 _FACTS = ("Var", "axes", "above_zero", "indicator", "part", "below")
@@ -198,15 +197,19 @@ class Session:
         tables = _tables(laws, asked)
         self._egraph = laws.rulebook.new_egraph(tables, frozenset(law.name for law in laws.rulebook.laws if is_equation(law)))
         self._egraph.run_program(*_insertions(self.asked, joined))
-        _analyze(self._egraph)
+        while run_once(self._egraph, OWN_RULESET).updated:
+            pass  # there are no laws yet: the analyses end, since they only go up the terms
         names = {law.name for law in laws.rulebook.laws if is_equation(law)} - laws.without
         laws.rulebook.add_laws(self._egraph, names & laws.rulebook.applicable(tables))
         self.add(*laws.added)
 
     def add(self, *laws: Law) -> None:
         """Add laws, and apply all laws."""
-        self._egraph.run_program(*self._egraph.parse_program(_text(laws)))
-        _saturate(self._egraph, OWN_RULESET, self._effort)
+        text = "\n".join(law.text for law in laws).replace(MOST_BITS, _FEW_BITS)
+        self._egraph.run_program(*self._egraph.parse_program(text))
+        for _ in range(self._effort.iterations):
+            if self.nodes > self._effort.nodes or not run_once(self._egraph, OWN_RULESET).updated:
+                break
 
     @property
     def nodes(self) -> int:
@@ -221,32 +224,6 @@ class Session:
             goal = _class_of(question.goal, number, table)
             found.append(goal is not None and goal == _class_of(question.start, number, table))
         return found
-
-
-class Meetings:
-    """Do the terms of a question meet under found laws? Each question has an e-graph for itself: some laws grow without end."""
-
-    def __init__(self, rulebook: Rulebook, constructors: Iterable[str], effort: SaturationEffort) -> None:
-        self._effort = effort
-        equations = frozenset(law.name for law in rulebook.laws if is_equation(law))
-        self._egraph = rulebook.new_egraph((*_FACTS, *constructors), equations)
-        self._run(f"(ruleset found) (unstable-combined-ruleset all {OWN_RULESET} found)")
-
-    def _run(self, text: str) -> None:
-        self._egraph.run_program(*self._egraph.parse_program(text))
-
-    def add(self, law: Law) -> None:
-        """Use one more law for the questions to come."""
-        self._run(_text([law]).replace(f":ruleset {OWN_RULESET}", ":ruleset found"))
-
-    def meet(self, question: Question) -> bool:
-        """Whether start and goal, both inserted, come into one class."""
-        self._egraph.run_program(bindings.Push(1), *_insertions([question], joined=True))
-        _analyze(self._egraph)
-        _saturate(self._egraph, "all", self._effort)
-        table = _table(self._egraph)
-        self._egraph.run_program(bindings.Pop(_SPAN, 1))
-        return bool(_class_of(question.start, 0, table) == _class_of(question.goal, 0, table))
 
 
 def reached(laws: Laws, asked: Sequence[Question], effort: SaturationEffort, joined: bool = False) -> list[bool]:
@@ -266,22 +243,6 @@ def _insertions(asked: Sequence[Question], joined: bool) -> Iterator[Any]:
         yield define(number, _expression(question.start, number))
         if joined:
             yield define(len(asked) + number, _expression(question.goal, number))
-
-
-def _text(laws: Iterable[Law]) -> str:
-    return "\n".join(law.text for law in laws).replace(MOST_BITS, _FEW_BITS)
-
-
-def _analyze(egraph: bindings.EGraph) -> None:
-    """Run the rules of an e-graph without laws: the analyses end, since they only go up the terms."""
-    while run_once(egraph, OWN_RULESET).updated:
-        pass
-
-
-def _saturate(egraph: bindings.EGraph, ruleset: str, effort: SaturationEffort) -> None:
-    for _ in range(effort.iterations):
-        if count_nodes(egraph) > effort.nodes or not run_once(egraph, ruleset).updated:
-            break
 
 
 Table = dict[tuple[Any, ...], bindings.Value]  # of e-nodes (constructor, constants and classes), their classes

@@ -12,7 +12,6 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.synthesis.check import FoundLaw, RejectedLaw, check
 from mirage_eg.lab.synthesis.derivation import (
     Laws,
-    Meetings,
     Question,
     SaturationEffort,
     Session,
@@ -146,13 +145,10 @@ def _kept(
     on_chunk: OnChunk,
 ) -> tuple[list[FoundLaw], list[RejectedLaw]]:
     """The laws that hold and that the laws kept before them do not derive."""
-    kept, every = (Meetings(language.rulebook, language.ops, SMALL) for _ in range(2))
     known, failures = _again(language, candidates, begun, on_progress)
     for it in known:
-        every.add(it.law)
         if not it.cancels:
             on_law(it.law.text)
-            kept.add(it.law)
     for start in range(begun.decided, len(candidates), CHUNK):
         chunk = candidates[start : start + CHUNK]
         while chunk:
@@ -164,24 +160,28 @@ def _kept(
                 first = decided.index(False)
                 decided[first] = True
                 pair, law = chunk[first]
-                asked = _questions(law, language)[0]
-                if any(it.cancels for it in known) and every.meet(asked) and not kept.meet(asked):
+                kept = [it for it in known if not it.cancels]
+                if len(kept) < len(known) and _meets(law, known, language) and not _meets(law, kept, language):
                     continue  # by cancellation, as x/(y/y) = x·(y/y)
                 checked = check(law, pair, language)
                 if isinstance(checked, RejectedLaw):
                     failures.append(checked)
                     continue
                 known.append(checked)
-                every.add(checked.law)
                 if not checked.cancels:
                     on_law(checked.law.text)
-                    kept.add(checked.law)
                     derivable.add(checked.law)
                     decided = [old or new for old, new in zip(decided, derivable.answers(), strict=True)]
             chunk = [it for it, done in zip(chunk, decided, strict=True) if not done]
         texts = [tuple(it.law.text for it in side) for side in (known, failures)]
         on_chunk(Begun(min(start + CHUNK, len(candidates)), *texts))
     return known, failures
+
+
+def _meets(law: Law, known: Sequence[FoundLaw], language: IndexedDomain) -> bool:
+    """Whether the sides of a law come into one class, in an e-graph of their own: some laws grow without end."""
+    laws = Laws(language.rulebook, _all(language), tuple(it.law for it in known))
+    return reached(laws, _questions(law, language)[:1], SMALL, joined=True) == [True]
 
 
 def _again(
