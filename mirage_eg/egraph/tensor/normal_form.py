@@ -15,13 +15,13 @@ out, inner) the channel that a group reads. Factors, where `own` is the half-ope
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import count, permutations, product
 from math import factorial, prod
 from typing import Any
 
 from mirage_eg.egraph.tensor.ops import op
-from mirage_eg.egraph.tensor.term import Equation
+from mirage_eg.egraph.tensor.term import Equation, ops
 from mirage_eg.egraph.tensor.typing import Attributes, Dim, IllTyped, Shapes, TypedEquation, TypedTerm, typed
 from mirage_eg.ir.linear import plus
 
@@ -51,7 +51,7 @@ def proved(equation: Equation) -> Attributes | None:
 
 @cache
 def _proved(equation: Equation) -> tuple[Attributes | None, IllTyped | None]:
-    names = " ".join(sorted(_heads(equation)))
+    names = " ".join(ops(equation[0]) | ops(equation[1]))
     conv, pool = "Conv2d" in names, "Pool" in names
     try:
         typed(equation)
@@ -68,17 +68,6 @@ def _proved(equation: Equation) -> tuple[Attributes | None, IllTyped | None]:
         except (IllTyped, NoNormalForm):
             continue
     return None, None
-
-
-def _heads(equation: Equation) -> set[str]:
-    found: set[str] = set()
-    todo = list(equation)
-    while todo:
-        term = todo.pop()
-        if not isinstance(term, str):
-            found.add(term[0])
-            todo += term[1:]
-    return found
 
 
 def equal(equation: TypedEquation) -> bool:
@@ -125,12 +114,46 @@ class _Entries:
         if isinstance(term.term, str):
             extents = tuple(self._shapes.word(dim)[number] for dim, number in zip(term.dims, segments, strict=True))
             return [(("x", term.term, tuple(segments), tuple(indices), extents),)]
-        row = op(term.op)
-        if row.arity == 0:
-            return self._constant(term, segments, indices)
-        rule = getattr(self, f"_{row.base.lower()}")
-        found: list[Monomial] = rule(term, segments, indices)
-        return found
+        row, operands = op(term.op), term.operands
+        match row.base:
+            case "Add":
+                return [it for operand in operands for it in self.at(operand, segments, indices)]
+            case "Mul":
+                return _times(*(self.at(operand, segments, indices) for operand in operands))
+            case "Smul":
+                return _times(self.at(operands[0], segments, indices), self.at(operands[1], (), ()))
+            case "Transpose":
+                return self.at(operands[0], segments[::-1], indices[::-1])
+            case "Split0":
+                return self.at(operands[0], segments, indices)
+            case "Split1":
+                return self.at(operands[0], _shifted(segments, row.axis, len(self._shapes.word(term.slots[0]))), indices)
+            case "Concat":
+                first = len(self._shapes.word(operands[0].dims[row.axis]))
+                if segments[row.axis] < first:
+                    return self.at(operands[0], segments, indices)
+                return self.at(operands[1], _shifted(segments, row.axis, -first), indices)
+            case "Enlarge":
+                plane = [self._shapes.resolved(dim) for dim in operands[0].dims[2:]]
+                return _times([_inside(plane, indices[2:])], self.at(operands[0], segments, indices))
+            case "Relu" | "Unary":
+                return self._function(term.op, lambda: self.at(operands[0], segments, indices))
+            case "Binary":  # a function of a pair: the product of its operands, each marked by its place
+                entries = [partial(self.at, it, segments, indices) for it in operands]
+                return self._function(
+                    term.op, lambda: _times(*(self._function(f"operand {place}", it) for place, it in enumerate(entries)))
+                )
+            case "Matmul":
+                return self._matmul(term, segments, indices)
+            case "Conv2d" if row.activation:
+                return self._function("Relu", lambda: self._convolved(term, segments, indices))
+            case "Conv2d":
+                return self._convolved(term, segments, indices)
+            case "AvgPool":
+                return self._average(term, segments, indices)
+            case "MaxPool":
+                return self._maximum(term, segments, indices)
+        return self._constant(term, segments, indices)
 
     def _constant(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         if term.op == "One":
@@ -144,18 +167,6 @@ class _Entries:
             return [(same, ("d", indices[2], ZERO), ("d", indices[3], ZERO))]
         return [(same, ("avg",))]
 
-    def _add(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return [it for operand in term.operands for it in self.at(operand, segments, indices)]
-
-    def _mul(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return _times(*(self.at(operand, segments, indices) for operand in term.operands))
-
-    def _smul(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return _times(self.at(term.operands[0], segments, indices), self.at(term.operands[1], (), ()))
-
-    def _transpose(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return self.at(term.operands[0], segments[::-1], indices[::-1])
-
     def _matmul(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         x, y = term.operands
         found = []
@@ -166,11 +177,6 @@ class _Entries:
             found += _times([(("in", extent, k),)], left, right)
         return found
 
-    def _conv2d(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        if op(term.op).activation:
-            return self._function("Relu", lambda: self._convolved(term, segments, indices))
-        return self._convolved(term, segments, indices)
-
     def _convolved(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         x, w = term.operands
         groups = self._shapes.attributes.any_groups
@@ -180,13 +186,12 @@ class _Entries:
         for number, extent in enumerate(self._shapes.word(w.dims[1])):
             inner, *taps = (self._bound() for _ in range(3))
             kernel = [self._shapes.resolved(dim) for dim in w.dims[2:]]
-            inside: Monomial = tuple(("in", size, tap) for size, tap in zip(kernel, taps, strict=True))
             plane, places = self._places(x, kernel, indices[2:], taps)
             out = self._shapes.resolved(w.dims[0])
             channel = _atom(("chan", out, extent, indices[1], inner)) if groups else inner
             entry = self.at(x, (segments[0], 0 if groups else number, 0, 0), (indices[0], channel, *places))
             weight = self.at(w, (segments[1], number, 0, 0), (indices[1], inner, *taps))
-            found += _times([(("in", extent, inner), *inside, *plane)], entry, weight)
+            found += _times([(("in", extent, inner), *_inside(kernel, taps), *plane)], entry, weight)
         return found
 
     def _places(
@@ -198,17 +203,16 @@ class _Entries:
         else:
             places = [_sum(index, tap) for index, tap in zip(indices, taps, strict=True)]
         extents = [self._shapes.resolved(dim) for dim in x.dims[2:]]
-        return tuple(("in", extent, place) for extent, place in zip(extents, places, strict=True)), places
+        return _inside(extents, places), places
 
-    def _avgpool(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
+    def _average(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         taps = [self._bound(), self._bound()]
         kernel = [self._shapes.resolved(dim) for dim in self._shapes.kernels]
-        inside: Monomial = tuple(("in", size, tap) for size, tap in zip(kernel, taps, strict=True))
         plane, places = self._places(term.operands[0], kernel, indices[2:], taps)
         entry = self.at(term.operands[0], (*segments[:2], 0, 0), (*indices[:2], *places))
-        return _times([(("avg",), *inside, *plane)], entry)
+        return _times([(("avg",), *_inside(kernel, taps), *plane)], entry)
 
-    def _maxpool(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
+    def _maximum(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         start = self._next
         taps = [self._bound(), self._bound()]
         [x] = term.operands
@@ -222,19 +226,6 @@ class _Entries:
             return [(("f", "Relu", [(("max", extents, (*places, *taps), monomials, (min(low, start), high)),)], own),)]
         return [(("max", extents, (*places, *taps), inner, own),)]
 
-    def _unary(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return self._function(term.op, lambda: self.at(term.operands[0], segments, indices))
-
-    _relu = _unary
-
-    def _binary(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        """A function of a pair: the product of its operands, each marked by its place."""
-        marked = [(f"operand {place}", operand) for place, operand in enumerate(term.operands)]
-        return self._function(
-            term.op,
-            lambda: _times(*(self._function(mark, lambda it=it: self.at(it, segments, indices)) for mark, it in marked)),
-        )
-
     def _function(self, name: str, operand: Any) -> list[Monomial]:
         """A function without algebra; relu is idempotent, and relu 0 = 0."""
         start = self._next
@@ -245,27 +236,6 @@ class _Entries:
             if len(inner) == 1 and len(inner[0]) == 1 and inner[0][0][:2] == ("f", "Relu"):
                 return inner
         return [(("f", name, inner, (start, self._next)),)]
-
-    def _concat(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        axis = op(term.op).axis
-        left, right = term.operands
-        first = len(self._shapes.word(left.dims[axis]))
-        if segments[axis] < first:
-            return self.at(left, segments, indices)
-        return self.at(right, (*segments[:axis], segments[axis] - first, *segments[axis + 1 :]), indices)
-
-    def _split0(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        return self.at(term.operands[0], segments, indices)
-
-    def _split1(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        axis = op(term.op).axis
-        first = len(self._shapes.word(term.slots[0]))
-        return self.at(term.operands[0], (*segments[:axis], segments[axis] + first, *segments[axis + 1 :]), indices)
-
-    def _enlarge(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
-        extents = [self._shapes.resolved(dim) for dim in term.operands[0].dims[2:]]
-        inside: Monomial = tuple(("in", extent, index) for extent, index in zip(extents, indices[2:], strict=True))
-        return _times([inside], self.at(term.operands[0], segments, indices))
 
     def simplified(self, monomials: list[Monomial], start: int) -> list[Monomial]:
         """Sums over deltas done, and indicators that other factors imply left out; `start` is the first index of this level."""
@@ -327,6 +297,14 @@ class _Entries:
                 return all(any(self._implies(it, extent, index) for it in monomial) for monomial in monomials)
             case _:
                 return False
+
+
+def _shifted(segments: Sequence[int], axis: int, by: int) -> tuple[int, ...]:
+    return (*segments[:axis], segments[axis] + by, *segments[axis + 1 :])
+
+
+def _inside(extents: Sequence[Dim], indices: Sequence[Index]) -> Monomial:
+    return tuple(("in", extent, index) for extent, index in zip(extents, indices, strict=True))
 
 
 def _times(*polynomials: list[Monomial]) -> list[Monomial]:
