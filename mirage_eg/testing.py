@@ -26,7 +26,7 @@ from mirage_eg.egraph.soundness.claims import CheckableLaw, FalseClaim, checkabl
 from mirage_eg.egraph.soundness.lints import Severity
 from mirage_eg.egraph.soundness.models import FLOAT64, Model, UndefinedError
 from mirage_eg.egraph.soundness.unfold import unfolded
-from mirage_eg.egraph.tensor.decide import TensorTruth, decide
+from mirage_eg.egraph.tensor.decide import decide
 from mirage_eg.frontend.workloads import paper_programs
 from mirage_eg.ir import write
 from mirage_eg.ir.builder import KernelGraph
@@ -362,7 +362,7 @@ def assert_law_sound(text: str, domain: str = "indexed", examples: int = EXAMPLE
     for law in laws:
         if domain == TENSOR:
             verdict = decide(law, proving_laws)
-            if verdict.truth in (TensorTruth.REFUTED, TensorTruth.ILL_TYPED):
+            if verdict.truth in (Truth.REFUTED, Truth.ILL_TYPED):
                 raise AssertionError(f"{law.place}: {law.text}\nis {verdict}")
         else:
             _assert_law(law, rulebook, examples, seed)

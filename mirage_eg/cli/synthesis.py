@@ -113,7 +113,7 @@ def synthesize(
     """
 
     from mirage_eg.lab.synthesis.progress_file import NOTHING, Arguments, read_state, state_path, state_text
-    from mirage_eg.lab.synthesis.rule_text import rule_text
+    from mirage_eg.lab.synthesis.synthesize import rule_text
     from mirage_eg.lab.synthesis.synthesize import synthesize as run
 
     Options(seed=seed)  # its argument checks

@@ -1,11 +1,10 @@
 """Replay a proof chain: pattern match and substitution, no e-graph. Trusted, with `equations` and `side_conditions`."""
 
-from collections.abc import Iterator, Mapping
 from typing import Any
 
-from mirage_eg.egraph.equations import Equation, UnboundError, equations, instance, is_constructed
+from mirage_eg.egraph.equations import Equation, UnboundError, equations, instance
 from mirage_eg.egraph.expression import Constant, Tree
-from mirage_eg.egraph.laws import Apply, Pattern, Signature, Variable
+from mirage_eg.egraph.laws import sorts_of
 from mirage_eg.egraph.proof_chain import Path, ProofChain, ProofStep
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.side_conditions import SideConditions
@@ -69,22 +68,13 @@ def _replay(term: Tree, step: ProofStep, claim: Equation, facts: SideConditions)
 
 def _values(step: ProofStep, claim: Equation, facts: SideConditions) -> dict[str, Tree | Constant]:
     """The substitution, read by the sorts of the variables."""
-    sorts = dict(_sorts(claim.left, facts.signatures)) | dict(_sorts(claim.right, facts.signatures))
+    sorts = sorts_of((claim.left, claim.right), facts.signatures)
     return {
         name: parse_term(text, facts.signatures, facts.free)
         if sorts.get(name, "E") == "E"
         else parse_constant(text, sorts[name])
         for name, text in step.substitution
     }
-
-
-def _sorts(pattern: Pattern, signatures: Mapping[str, Signature]) -> Iterator[tuple[str, str]]:
-    """The sorts of the variables that are arguments of constructors."""
-    if isinstance(pattern, Apply) and is_constructed(pattern, signatures):
-        for argument, sort in zip(pattern.arguments, signatures[pattern.name].inputs, strict=True):
-            if isinstance(argument, Variable):
-                yield argument.name, sort
-            yield from _sorts(argument, signatures)
 
 
 def subterm(term: Tree, path: Path) -> Tree | None:

@@ -7,7 +7,6 @@ from typing import Any
 
 from mirage_eg.egraph.expression import Tree
 from mirage_eg.egraph.laws import (
-    Action,
     Apply,
     Condition,
     Equal,
@@ -50,12 +49,11 @@ def equations(law: Law, signatures: Mapping[str, Signature]) -> tuple[Equation, 
 
     A variable of a side that a condition defines by a constructor, as e in `(= e (Exp x))`, is replaced by its definition.
     """
-    lets = {str(action.arguments[0]): action.arguments[1] for action in law.actions if action.kind == "let"}
-    return tuple(_equation(law, action, lets, signatures) for action in law.actions if action.kind == "union")
+    return tuple(_equation(law, union, signatures) for union in law.unions)
 
 
-def _equation(law: Law, union: Action, lets: Mapping[str, Pattern], signatures: Mapping[str, Signature]) -> Equation:
-    left, right = (replaced(side, lets) for side in union.arguments)
+def _equation(law: Law, union: tuple[Pattern, Pattern], signatures: Mapping[str, Signature]) -> Equation:
+    left, right = (replaced(side, law.lets) for side in union)
     conditions = list(law.conditions)
     while (found := _next_definition(conditions, (left, right), signatures)) is not None:
         condition, name, pattern = found

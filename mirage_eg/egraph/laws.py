@@ -92,8 +92,18 @@ class Law:
         """Left and right of a rewrite or birewrite."""
         if self.form == "rule":
             return None
-        left, right = self.actions[0].arguments
-        return left, right
+        return self.unions[0]
+
+    @property
+    def unions(self) -> tuple[tuple[Pattern, Pattern], ...]:
+        """The pairs of patterns that the law makes equal."""
+        pairs = (action.arguments for action in self.actions if action.kind == "union")
+        return tuple((left, right) for left, right in pairs)
+
+    @property
+    def lets(self) -> dict[str, Pattern]:
+        """The patterns that actions give names."""
+        return {str(action.arguments[0]): action.arguments[1] for action in self.actions if action.kind == "let"}
 
 
 def variables(pattern: Pattern) -> Iterator[str]:
@@ -104,6 +114,18 @@ def variables(pattern: Pattern) -> Iterator[str]:
         case Apply(_, arguments):
             for argument in arguments:
                 yield from variables(argument)
+
+
+def sorts_of(all_patterns: Iterable[Pattern], signatures: Mapping[str, Signature]) -> dict[str, str]:
+    """The sorts of the variables that are arguments of constructors, relations and functions."""
+    return {
+        argument.name: sort
+        for pattern in all_patterns
+        for application in applications(pattern)
+        if application.name in signatures
+        for argument, sort in zip(application.arguments, signatures[application.name].inputs, strict=False)
+        if isinstance(argument, Variable)
+    }
 
 
 def applications(pattern: Pattern) -> Iterator[Apply]:

@@ -32,7 +32,19 @@ from mirage_eg.egraph.rule_commands import (
     source_of,
 )
 from mirage_eg.egraph.rule_errors import MEANING, OWN_RULESET, RULESETS, hint, located
-from mirage_eg.egraph.rule_files import RuleFile, chosen_files, forms, header, packaged_names, text_hash, theory_name, unclosed
+from mirage_eg.egraph.rule_files import (
+    DOMAINS,
+    RuleFile,
+    chosen_files,
+    domain_of,
+    forms,
+    header,
+    packaged_names,
+    read_files,
+    text_hash,
+    theory_name,
+    unclosed,
+)
 from mirage_eg.ir.errors import RuleError, RuleErrors
 
 READABLE = ("E", "String", "i64", "BigRat")  # sorts of arguments in the oracle's table
@@ -183,6 +195,18 @@ def load_rules(
     if not extra and len(laws) == len(set(without)):
         return _packaged(domain, tuple(files)).leaving_out(laws) if laws else _packaged(domain, tuple(files))
     return (_check if all(file.packaged for file in files) else _check_in_worker)(domain, files).leaving_out(laws)
+
+
+def load_file(path: str | Path, domain: str | None = None) -> tuple[Rulebook, Theory]:
+    """The packaged theories with one rule file, and its theory; its domain is that of its header by default, else indexed.
+
+    Raises RuleError: `path:line: the error`, or a folder of several files.
+    """
+    files = list(read_files(path))
+    if len(files) != 1:
+        raise RuleError(f"{path}: got a folder of {len(files)} rule files, wanted one file")
+    rulebook = load_rules(domain or domain_of(files[0]) or DOMAINS[0], [path])
+    return rulebook, next(theory for theory in rulebook.theories if theory.text == files[0].text)
 
 
 def read_rules(text: str, domain: str = "indexed") -> Rulebook:

@@ -35,7 +35,7 @@ class SideConditions:
         self._context = [*_subterms(context)]
         self._asserting: dict[str, list[tuple[Law, tuple[Pattern, ...], Pattern | None]]] = {}
         for law in laws:
-            lets = {str(action.arguments[0]): action.arguments[1] for action in law.actions if action.kind == "let"}
+            lets = law.lets
             for action in law.actions:
                 head, *value = (replaced(argument, lets) for argument in action.arguments)
                 if action.kind in ("assert", "set") and isinstance(head, Apply):

@@ -88,7 +88,7 @@ class SufficientLaws:
     ) -> None:
         self.recent = recent
         self.rulebook, self.limits, self.excluded = rulebook, limits, frozenset(excluded)
-        equations = (law.name for law in rulebook.laws if any(action.kind == "union" for action in law.actions))
+        equations = (law.name for law in rulebook.laws if law.unions)
         self.equations = tuple(name for name in equations if name not in self.excluded)
         self._sets: dict[tuple[str, ...], None] = {}  # of earlier proofs, the latest last
         self.nodes, self.seconds = 0, 0.0

@@ -16,9 +16,8 @@ from mirage_eg.egraph.growing_laws import culprits
 from mirage_eg.egraph.laws import Law, variables
 from mirage_eg.egraph.proof_chain import ProofChain
 from mirage_eg.egraph.rule_commands import law_spans
-from mirage_eg.egraph.rule_files import DOMAINS, TENSOR, domain_of, read_files
-from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules
-from mirage_eg.ir.errors import RuleError
+from mirage_eg.egraph.rule_files import TENSOR
+from mirage_eg.egraph.rulebook import Rulebook, Theory, load_file
 from mirage_eg.lab.synthesis.derivation import Laws, Question, SaturationEffort, asks_for_parts, is_equation, questions, reached
 from mirage_eg.lab.synthesis.tensor.minimize import derived_tensor_laws
 from mirage_eg.lab.synthesis.term_pair import Progress, no_progress, ops
@@ -59,13 +58,8 @@ def minimize(
         RuleError: the file does not load.
         LimitError: the laws do not end within the limits of a worker process.
     """
-    files = list(read_files(path))
-    if len(files) != 1:
-        raise RuleError(f"{path}: got a folder of {len(files)} rule files, wanted one file")
-    domain = domain or domain_of(files[0]) or DOMAINS[0]
-    rulebook = load_rules(domain, [path])
-    theory = next(theory for theory in rulebook.theories if theory.text == files[0].text)
-    if domain == TENSOR:
+    rulebook, theory = load_file(path, domain)
+    if rulebook.domain == TENSOR:
         return _minimized_tensor_laws(rulebook, theory, with_packaged)
     own = {law.name for law in theory.laws}
     others = (
@@ -78,13 +72,13 @@ def minimize(
     for done, law in enumerate(equations):
         on_progress("laws", done, len(equations), f"{len(derived)} follow")
         laws = Laws(rulebook, others | {it.law.name for it in derived} | {law.name})
-        asked = questions(law, rulebook.signatures, domain, asks_for_parts(rulebook.laws))
+        asked = questions(law, rulebook.signatures, rulebook.domain, asks_for_parts(rulebook.laws))
         if asked and _all_reached(laws, asked):
             derived.append(_derivation(law, asked, laws))
     derived.sort(key=lambda it: theory.laws.index(it.law))
     gone = {it.law.name for it in derived}
     kept = tuple(law for law in theory.laws if law.name not in gone)
-    return Minimization(str(path), domain, tuple(derived), kept, _without(theory, derived))
+    return Minimization(str(path), rulebook.domain, tuple(derived), kept, _without(theory, derived))
 
 
 def _minimized_tensor_laws(rulebook: Rulebook, theory: Theory, with_packaged: bool) -> Minimization:

@@ -43,7 +43,7 @@ from mirage_eg.search.partition.known_segments import plan_again, plans_of_known
 from mirage_eg.search.partition.segment_search import Task
 from mirage_eg.search.partition.segments import SegmentLimits
 from mirage_eg.search.structure_search import SearchLimits
-from mirage_eg.transforms.primitive_form import primitive_form
+from mirage_eg.transforms.simplify import primitive_form
 from mirage_eg.verify.all_sizes import RANDOM_SIZES, SizesVerdict, verify_sizes
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence

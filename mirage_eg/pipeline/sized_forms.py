@@ -16,7 +16,7 @@ from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import PlanPart
 from mirage_eg.search.partition.segments import segment_program
-from mirage_eg.transforms.primitive_form import primitive_form
+from mirage_eg.transforms.simplify import primitive_form
 
 
 class SizedForms:

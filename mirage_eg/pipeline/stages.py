@@ -59,8 +59,7 @@ from mirage_eg.search.partition.kernel_plan import KnownSegment
 from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.constants import with_constants
-from mirage_eg.transforms.primitive_form import as_searched
-from mirage_eg.transforms.simplify import Simplification, simplify
+from mirage_eg.transforms.simplify import Simplification, as_searched, simplify
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.verdict import Observer
 

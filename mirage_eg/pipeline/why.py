@@ -39,7 +39,7 @@ from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.why_answers import AnswerKind, KernelAnswer, Ranked, Why
 from mirage_eg.search.instantiate.whole_loops import with_whole_loops
 from mirage_eg.search.partition.segment_search import SegmentSearch
-from mirage_eg.transforms.primitive_form import primitive_form
+from mirage_eg.transforms.simplify import primitive_form
 from mirage_eg.transforms.split_statistics import with_split_statistics
 from mirage_eg.verify.reference import check_types
 from mirage_eg.verify.verdict import Observer

@@ -37,8 +37,10 @@ from mirage_eg.ir.reached import operands_first
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
 from mirage_eg.transforms.matrix_chains import associate
+from mirage_eg.transforms.merged_reductions import with_merged_reductions
 from mirage_eg.transforms.pointwise_convolutions import with_patch_products, with_pointwise_products
 from mirage_eg.transforms.scaled_scores import with_scaled_scores
+from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.transforms.whole_products import filled_products, scores_of_attentions, whole_products
 
 
@@ -173,3 +175,13 @@ def _without_cast(program: Graph, item: Node) -> int | None:
     source = maker.operands[0] if maker.op in CASTS else value
     wanted, between, have = DType(item["dtype"]), program.types[value].dtype, program.types[source].dtype
     return source if have is wanted and promote(have, between) is between else None
+
+
+def primitive_form(expanded: Graph) -> Graph:
+    """The form that is searched of a program of primitive ops: simplified, exponentials unshifted, and reductions merged."""
+    return as_searched(simplify(expanded).after)
+
+
+def as_searched(simplified: Graph) -> Graph:
+    """The form that is searched of a simplified program."""
+    return with_merged_reductions(drop_shifts(simplified))

@@ -8,11 +8,11 @@ from pathlib import Path
 from mirage_eg.egraph.expression import Expression, primes
 from mirage_eg.egraph.laws import Law, wording
 from mirage_eg.egraph.rule_files import TENSOR, domain_of, read_files
-from mirage_eg.egraph.rulebook import Theory, load_rules
+from mirage_eg.egraph.rulebook import Theory, load_file
 from mirage_eg.egraph.soundness.check_file import Progress, Report, check_file, raise_without_test, untested
 from mirage_eg.egraph.soundness.check_law import Finding, Truth
 from mirage_eg.egraph.soundness.lints import Lint, Severity
-from mirage_eg.egraph.tensor.decide import TensorTruth, TensorVerdict, compare, decide
+from mirage_eg.egraph.tensor.decide import TensorVerdict, compare, decide
 from mirage_eg.egraph.tensor.programs import Sizes, Window, any_function, program
 from mirage_eg.egraph.tensor.typing import TypedEquation
 from mirage_eg.egraph.tensor.written import read_term, written, written_laws
@@ -22,12 +22,6 @@ from mirage_eg.verify.proof import Proof, Prover, express_both
 
 _OF_ELEMENTS = frozenset({"Add", "Mul", "Smul", "Relu", "Unary", "Binary", "Transpose"})
 NO_WINDOW = Window((1, 1), (0, 0, 0, 0), (1, 1))
-_TRUTHS = {
-    TensorTruth.PROVED: Truth.PROVED,
-    TensorTruth.TESTED: Truth.HELD,
-    TensorTruth.REFUTED: Truth.REFUTED,
-    TensorTruth.ILL_TYPED: Truth.ILL_TYPED,
-}
 
 
 def equal_for_all_shapes(left: str, right: str) -> TensorVerdict:
@@ -115,9 +109,7 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
 
     Raises RuleError: the file does not load, or no law says that tensors are equal.
     """
-    [file] = read_files(path)
-    rulebook = load_rules(TENSOR, [path])
-    theory = next(it for it in rulebook.theories if it.text == file.text)
+    rulebook, theory = load_file(path, TENSOR)
     packaged = {wording(law): law.place for it in rulebook.theories if it != theory for law in it.laws}
     findings: list[Finding] = []
     lints: list[Lint] = []
@@ -127,7 +119,7 @@ def check_tensor_file(path: str | Path, on_progress: Progress = lambda stage, do
         except RuleError as error:
             findings.append(untested(law, error))
             continue
-        findings.append(Finding(law, _TRUTHS[verdict.truth], verdict.trials, verdict.counterexample, verdict.because))
+        findings.append(Finding(law, verdict.truth, verdict.trials, verdict.counterexample, verdict.because))
         lints += [*_missing(law, verdict), *_unknown_functions(law)]
         if (words := wording(law)) in packaged:
             lints.append(Lint(Severity.NOTE, law.place, f"law {law.name!r} says what the law at {packaged[words]} says"))
@@ -155,6 +147,6 @@ def _missing(law: Law, verdict: TensorVerdict) -> list[Lint]:
     if not verdict.missing:
         return []
     added = f":when ({' '.join(verdict.missing)})"
-    if verdict.truth is TensorTruth.REFUTED:
+    if verdict.truth is Truth.REFUTED:
         return [Lint(Severity.NOTE, law.place, f"the law holds with {added}")]
     return [Lint(Severity.WARNING, law.place, f"narrows: the law also matches where its right side has no value; add {added}")]

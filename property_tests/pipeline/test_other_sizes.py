@@ -19,7 +19,7 @@ from mirage_eg.pipeline.program_form import form_of, vector_products
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
 from mirage_eg.search.partition.kernel_plan import compose
-from mirage_eg.transforms.primitive_form import primitive_form
+from mirage_eg.transforms.simplify import primitive_form
 from property_tests.support.parameters import few
 from property_tests.support.source_timer import SourceTimer, time_by_source
 

@@ -10,8 +10,9 @@ import pytest
 import mirage_eg as mi
 from mirage_eg.egraph.rule_files import TENSOR
 from mirage_eg.egraph.rulebook import read_rules
+from mirage_eg.egraph.soundness.check_law import Truth
 from mirage_eg.egraph.tensor.counterexamples import tried_law
-from mirage_eg.egraph.tensor.decide import TensorTruth, TensorVerdict, attributes_of, decide
+from mirage_eg.egraph.tensor.decide import TensorVerdict, attributes_of, decide
 from mirage_eg.egraph.tensor.term import Equation, text
 from mirage_eg.egraph.tensor.typing import Attributes, typed
 from mirage_eg.egraph.tensor.written import written_laws
@@ -80,7 +81,7 @@ def test_laws_that_hold_are_proved_wherever_they_match(line: str) -> None:
 @pytest.mark.parametrize("line", BROKEN.strip().splitlines())
 def test_broken_twins_are_refuted_with_a_counterexample(line: str) -> None:
     found = verdict(line)
-    assert found.truth is TensorTruth.REFUTED and found.counterexample is not None, found
+    assert found.truth is Truth.REFUTED and found.counterexample is not None, found
 
 
 def lines() -> list[tuple[str, tuple[str, ...]]]:
@@ -119,7 +120,7 @@ def test_conditions_that_lack_are_named_and_suffice() -> None:
 @pytest.mark.parametrize("pair", AXIOMS[::4] + FALSE_EQUATIONS[::3], ids=lambda it: " = ".join(map(text, it)))
 def test_texts_without_sizes_are_decided(pair: Equation) -> None:
     found = mi.equal_for_all_shapes(*map(text, pair))
-    assert bool(found) == (pair in AXIOMS) and (found.truth is TensorTruth.REFUTED) == (pair not in AXIOMS), found
+    assert bool(found) == (pair in AXIOMS) and (found.truth is Truth.REFUTED) == (pair not in AXIOMS), found
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_texts_without_sizes_are_decided(pair: Equation) -> None:
 )
 def test_terms_without_shapes_are_ill_typed(left: str, right: str, clash: str) -> None:
     found = mi.equal_for_all_shapes(left, right)
-    assert found.truth is TensorTruth.ILL_TYPED and clash in found.because
+    assert found.truth is Truth.ILL_TYPED and clash in found.because
 
 
 def test_a_text_that_is_no_term_is_refused() -> None:
@@ -197,10 +198,10 @@ def program():
 
 
 def test_cuts_at_different_places_are_not_called_ill_typed() -> None:
-    assert mi.equal_for_all_shapes("(Split0 0 x)", "(Split0 0 (Split0 0 x))").truth is TensorTruth.TESTED
-    assert mi.equal_for_all_shapes("(Split0 0 x)", "(Split1 0 (Split0 0 x))").truth is TensorTruth.REFUTED
+    assert mi.equal_for_all_shapes("(Split0 0 x)", "(Split0 0 (Split0 0 x))").truth is Truth.HELD
+    assert mi.equal_for_all_shapes("(Split0 0 x)", "(Split1 0 (Split0 0 x))").truth is Truth.REFUTED
     beyond = verdict("(rewrite (Split0 0 n x) (Split0 0 n (Split0 0 m x)) :when ((= m (+ n 1))))")
-    assert beyond.truth is TensorTruth.TESTED and "only the left side has a value" in beyond.because
+    assert beyond.truth is Truth.HELD and "only the left side has a value" in beyond.because
 
 
 @pytest.mark.slow
@@ -237,7 +238,7 @@ def test_kernels_of_even_extents_are_not_called_odd() -> None:
 
 def test_a_quotient_by_itself_is_tested_where_a_condition_gives_its_shape() -> None:
     found = verdict('(rewrite (Binary "div" x x) (One d) :when ((= d (shape x))))')
-    assert found.truth is TensorTruth.TESTED and found.trials > 10
+    assert found.truth is Truth.HELD and found.trials > 10
 
 
 def test_an_unknown_function_is_any_function_and_named(tmp_path: Path) -> None:
@@ -248,4 +249,4 @@ def test_an_unknown_function_is_any_function_and_named(tmp_path: Path) -> None:
 def test_minima_and_comparisons_are_decided_by_cases() -> None:
     found = mi.equal_for_all_shapes("(maximum x (minimum x y))", "(Add x (Mul x (less x x)))")
     assert found and "cases" in found.because
-    assert mi.equal_for_all_shapes("(less x y)", "(less_equal x y)").truth is TensorTruth.REFUTED  # at ties
+    assert mi.equal_for_all_shapes("(less x y)", "(less_equal x y)").truth is Truth.REFUTED  # at ties

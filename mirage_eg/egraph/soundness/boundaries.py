@@ -95,7 +95,7 @@ class Boundaries:
     @classmethod
     def of(cls, checkable: CheckableLaw, domain: str) -> "Boundaries":
         """The boundaries of a law."""
-        names = dict(checkable.named)
+        names = dict(checkable.named) | checkable.law.lets
         terms: dict[Apply, str] = {}
 
         def numbered(pattern: Pattern) -> Pattern:
@@ -109,8 +109,6 @@ class Boundaries:
 
         united = []
         for action in checkable.law.actions:
-            if action.kind == "let":
-                names[str(action.arguments[0])] = action.arguments[1]
             sides = [numbered(inlined(argument, names)) for argument in action.arguments]
             if action.kind == "union":
                 united.append((sides[0], sides[1]))
@@ -272,7 +270,7 @@ def _is_unmodelled(op: str) -> bool:
 def has_boundaries(checkable: CheckableLaw) -> bool:
     """Whether a law may hold on one side of a boundary and fail on the other: not one of sums and products of a field, nor one
     that claims nothing about values."""
-    return any(action.kind == "union" for action in checkable.law.actions) and bool(unmodelled_ops(checkable.law))
+    return bool(checkable.law.unions and unmodelled_ops(checkable.law))
 
 
 def _is_number(pattern: Pattern, checkable: CheckableLaw) -> bool:

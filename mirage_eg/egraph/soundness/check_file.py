@@ -14,8 +14,8 @@ from mirage_eg.egraph.expression import Expression, express, flatten, needed_for
 from mirage_eg.egraph.laws import Apply, Equal, Law, Signature, Variable, inlined, wording
 from mirage_eg.egraph.oracle import BuildOracle, Limits, Oracle, check_saturated, oracle_builder, saturate
 from mirage_eg.egraph.rule_errors import MEANING
-from mirage_eg.egraph.rule_files import DOMAINS, domain_of, header, read_files
-from mirage_eg.egraph.rulebook import Rulebook, Theory, load_rules, raise_errors
+from mirage_eg.egraph.rule_files import header
+from mirage_eg.egraph.rulebook import Rulebook, Theory, load_file, load_rules, raise_errors
 from mirage_eg.egraph.soundness.boundaries import unmodelled_ops
 from mirage_eg.egraph.soundness.check_law import EXAMPLES, Finding, Truth, check_law
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
@@ -118,10 +118,7 @@ def check_file(
 
     Raises RuleError: the file does not load, none of its laws can be tested, or a limit was hit.
     """
-    [file] = read_files(path)
-    domain = domain or domain_of(file) or DOMAINS[0]
-    rulebook = load_rules(domain, [path])
-    theory = next(theory for theory in rulebook.theories if theory.text == file.text)
+    rulebook, theory = load_file(path, domain)
     examples = examples or max(LEAST_EXAMPLES, min(EXAMPLES, EXAMPLES_PER_FILE // max(1, len(theory.laws))))
     findings: list[Finding] = []
     lints: list[Lint] = []
@@ -150,7 +147,7 @@ def check_file(
         if not failed:
             raise
         unmeasured = str(error)
-    return Report(theory.path, domain, theory.sha256, tuple(findings), tuple(lints), growth, unmeasured)
+    return Report(theory.path, rulebook.domain, theory.sha256, tuple(findings), tuple(lints), growth, unmeasured)
 
 
 def untested(law: Law, error: RuleError) -> Finding:
@@ -169,7 +166,7 @@ def _checked(law: Law, rulebook: Rulebook, theory: Theory, examples: int, seed: 
     forms = unfolded(law, rulebook.laws, rulebook.signatures)
     finding = check_law(law, rulebook.domain, rulebook.signatures, examples, seed, forms)
     checkables = [checkable_law(form, rulebook.signatures) for form in forms]
-    merges = law.ruleset != MEANING and any(it.kind == "union" for it in law.actions)  # else no e-graph merges anything
+    merges = law.ruleset != MEANING and law.unions  # else no e-graph merges anything
     lints = list(dict.fromkeys(lint for checkable in checkables if merges or law.subsumes for lint in lint_law(checkable)))
     if finding.truth is Truth.REFUTED and rulebook.domain == "indexed":
         lints += dict.fromkeys(lint for checkable in checkables for lint in lint_guards(checkable))
@@ -194,7 +191,7 @@ def _failed(findings: Sequence[Finding], lints: Sequence[Lint]) -> frozenset[str
 def _note_field(law: Law) -> Iterator[Lint]:
     """A note on ops that obey other laws in the finite field, for all constants."""
     unmodelled = sorted(unmodelled_ops(law))
-    if unmodelled and any(action.kind == "union" for action in law.actions):
+    if unmodelled and law.unions:
         yield Lint(
             Severity.NOTE,
             law.place,

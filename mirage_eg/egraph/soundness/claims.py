@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage_eg.egraph.expression import CONSTANT, INDEX_TERMS, op_of, parts_in
-from mirage_eg.egraph.laws import Apply, Equal, Law, Literal, Pattern, Signature, Variable, applications, patterns, variables
+from mirage_eg.egraph.laws import (
+    Apply,
+    Equal,
+    Law,
+    Literal,
+    Pattern,
+    Signature,
+    Variable,
+    applications,
+    patterns,
+    sorts_of,
+    variables,
+)
 from mirage_eg.egraph.primitives import PRIMITIVES
 from mirage_eg.egraph.soundness.models import Model, TensorValue, UndefinedError, extent_of
 from mirage_eg.ir.errors import RuleError
@@ -57,10 +69,10 @@ def checkable_law(law: Law, signatures: Mapping[str, Signature]) -> CheckableLaw
             raise RuleError(f"{law.place}: delete, subsume and panic have no meaning in a model; wanted union, set or let")
         if action.kind == "set" and not _calls(action.arguments[0], "axes"):
             raise RuleError(f"{law.place}: only the function axes may be set; got {action.arguments[0]}")
-    sorts = _sorts(law, signatures)
+    united = [side for union in law.unions for side in union]  # (rewrite x …) is no law, but (union e f) names classes
+    sorts = {str(side): "E" for side in united if isinstance(side, Variable)} | sorts_of(patterns(law), signatures)
     definitions = [pair for condition in law.conditions if isinstance(condition, Equal) for pair in _definitions(condition)]
-    local = {str(action.arguments[0]) for action in law.actions if action.kind == "let"}
-    free = {name for pattern in patterns(law) for name in variables(pattern)} - local
+    free = {name for pattern in patterns(law) for name in variables(pattern)} - law.lets.keys()
     assigned = free - {name for name, _ in definitions}
     named: list[tuple[str, Pattern]] = []
     used: set[int] = set()
@@ -125,22 +137,6 @@ def _check_meaning(law: Law, name: str, signatures: Mapping[str, Signature]) -> 
         f"{law.place}: the {kind} {name} has no meaning in the models, so law {law.name!r} cannot be checked; wanted "
         f"constructors of ops, {', '.join(MODELLED)}, and primitives on numbers, strings and sets"
     )
-
-
-def _sorts(law: Law, signatures: Mapping[str, Signature]) -> dict[str, str]:
-    sorts: dict[str, str] = {}
-    for pattern in patterns(law):
-        for application in applications(pattern):
-            inputs = signatures[application.name].inputs if application.name in signatures else ()
-            for argument, sort in zip(application.arguments, inputs, strict=False):
-                if isinstance(argument, Variable):
-                    sorts[argument.name] = sort
-    for action in law.actions:  # (rewrite x …) is no law, but (union e f) names classes
-        if action.kind == "union":
-            for argument in action.arguments:
-                if isinstance(argument, Variable):
-                    sorts.setdefault(argument.name, "E")
-    return sorts
 
 
 def false_claim(checkable: CheckableLaw, model: Model, assignment: Values) -> FalseClaim | None:

@@ -85,15 +85,14 @@ def definedness(law: Law, domain: str, signatures: Mapping[str, Signature], form
         checkable = checkable_law(form, signatures)
         for matched, written in _directions(checkable):
             narrows = narrows or _witness(checkable, domain, matched, written, matched)
-            if any(action.kind == "union" for action in law.actions):
+            if law.unions:
                 widens = widens or _witness(checkable, domain, written, matched, matched)
     return Definedness(narrows, widens)
 
 
 def _directions(checkable: CheckableLaw) -> Iterator[tuple[tuple[Apply, ...], tuple[Apply, ...]]]:
     """The matched and the written terms of each direction of a law, names inlined."""
-    names = dict(checkable.named)
-    names |= {str(action.arguments[0]): action.arguments[1] for action in checkable.law.actions if action.kind == "let"}
+    names = dict(checkable.named) | checkable.law.lets
     conditions = [pattern for condition in checkable.law.conditions for pattern in sides_of(condition)]
 
     def terms(patterns: Iterable[Pattern]) -> tuple[Apply, ...]:

@@ -44,15 +44,12 @@ def lint_law(checkable: CheckableLaw) -> Iterator[Lint]:
 
 def _directions(checkable: CheckableLaw) -> Iterator[tuple[Pattern, Pattern]]:
     """Pairs of a matched pattern and the pattern it is united with; names of a rule's union are inlined."""
-    names = dict(checkable.named)
-    for action in checkable.law.actions:
-        if action.kind == "let":
-            names[str(action.arguments[0])] = action.arguments[1]
-        if action.kind == "union":
-            left, right = (inlined(argument, names) for argument in action.arguments)
-            yield left, right
-            if checkable.law.form == "birewrite":
-                yield right, left
+    names = dict(checkable.named) | checkable.law.lets
+    for union in checkable.law.unions:
+        left, right = (inlined(side, names) for side in union)
+        yield left, right
+        if checkable.law.form == "birewrite":
+            yield right, left
 
 
 def _lint_cancellation(checkable: CheckableLaw, left: Pattern, right: Pattern) -> Iterator[Lint]:

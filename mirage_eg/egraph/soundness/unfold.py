@@ -219,14 +219,13 @@ def _reasons(condition: Apply, laws: Sequence[Law], own: set[str]) -> Iterator[t
 
 def _renamed(condition: Apply, rule: Law, assertion: Apply, number: int) -> tuple[Condition, ...]:
     """A rule's conditions with fresh variables, and the equation of its assertion with the condition."""
-    lets = {str(action.arguments[0]): action.arguments[1] for action in rule.actions if action.kind == "let"}
     names = {name for part in (*rule.conditions, assertion) for name in variables_of(part)} | {
-        n for it in lets.values() for n in variables(it)
+        n for it in rule.lets.values() for n in variables(it)
     }
     own = {name: Variable(f"{name}_{number}") for name in sorted(names)}
 
     def put(pattern: Pattern) -> Pattern:
-        return replaced(replaced(pattern, lets), own)
+        return replaced(replaced(pattern, rule.lets), own)
 
     conditions: list[Condition] = [
         Equal(mine, put(theirs)) for mine, theirs in zip(condition.arguments, assertion.arguments, strict=True)

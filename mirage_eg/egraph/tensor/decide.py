@@ -7,11 +7,10 @@ whether the proof covers these.
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from itertools import count
 
 from mirage_eg.egraph.laws import Law, Literal, variables_of
-from mirage_eg.egraph.soundness.check_law import Counterexample
+from mirage_eg.egraph.soundness.check_law import Counterexample, Truth
 from mirage_eg.egraph.tensor.counterexamples import Tried, tried_equation, tried_law, tried_where_both_fit
 from mirage_eg.egraph.tensor.extents import Unread, missing_conditions
 from mirage_eg.egraph.tensor.normal_form import NoNormalForm, equal, proved
@@ -23,15 +22,6 @@ from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
 
 
-class TensorTruth(StrEnum):
-    """The verdicts on an equation of whole tensors."""
-
-    PROVED = "proved for all shapes"
-    TESTED = "tested"
-    REFUTED = "refuted"
-    ILL_TYPED = "ill-typed"
-
-
 @dataclass(frozen=True, slots=True)
 class TensorVerdict:
     """A verdict, its reason or scope, the shapes at which both sides were computed, and what refutes the law.
@@ -39,19 +29,20 @@ class TensorVerdict:
     `missing`: conditions without which the law also matches where its right side has no value.
     """
 
-    truth: TensorTruth
+    truth: Truth
     because: str = ""
     trials: int = 0
     counterexample: Counterexample | None = None
     missing: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return self.truth is TensorTruth.PROVED
+        return self.truth is Truth.PROVED
 
     def __str__(self) -> str:
-        if self.truth is TensorTruth.REFUTED:
+        if self.truth is Truth.REFUTED:
             return f"{self.truth}: {self.counterexample}"
-        lines = [f"{self.truth}: {self.because}" if self.because else str(self.truth)]
+        words = {Truth.PROVED: "proved for all shapes", Truth.HELD: "tested"}.get(self.truth, str(self.truth))
+        lines = [f"{words}: {self.because}" if self.because else words]
         return "\n".join([*lines, *(str(self.counterexample).splitlines() if self.counterexample else ())])
 
 
@@ -63,13 +54,13 @@ def compare(equation: Equation, by_laws: Laws) -> TensorVerdict:
     try:
         attributes = proved(equation)
         if attributes is not None:
-            return TensorVerdict(TensorTruth.PROVED, _by_normal_form(equation, attributes))
+            return TensorVerdict(Truth.PROVED, _by_normal_form(equation, attributes))
         found = tried_equation(equation)
         laws = None if found.counterexample else by_laws(typed(equation))
     except IllTyped as error:
         return _without_types(equation, str(error))
     if laws is not None:
-        return TensorVerdict(TensorTruth.PROVED, laws, found.trials)
+        return TensorVerdict(Truth.PROVED, laws, found.trials)
     return _without_proof(found, "the normal forms differ")
 
 
@@ -83,9 +74,9 @@ def _without_types(equation: Equation, clash: str) -> TensorVerdict:
         known = {name: rank if it is None else it for name, it in ranks.items() if name}
         found = tried_where_both_fit(left, right, rank, known)
     except (IllTyped, Unread, IndexError):
-        return TensorVerdict(TensorTruth.ILL_TYPED, clash)
+        return TensorVerdict(Truth.ILL_TYPED, clash)
     if not found.trials:
-        return TensorVerdict(TensorTruth.ILL_TYPED, clash)
+        return TensorVerdict(Truth.ILL_TYPED, clash)
     return _without_proof(found, "cuts at different places")
 
 
@@ -99,7 +90,7 @@ def decide(law: Law, by_laws: Laws) -> TensorVerdict:
     Raises RuleError: the law says something else than that terms of whole tensors are equal.
     """
     verdicts = [_decided(it, by_laws) for it in written_laws(law)]
-    order = (TensorTruth.ILL_TYPED, TensorTruth.REFUTED, TensorTruth.TESTED, TensorTruth.PROVED)
+    order = (Truth.ILL_TYPED, Truth.REFUTED, Truth.HELD, Truth.PROVED)
     worst = min(verdicts, key=lambda it: order.index(it.truth))
     missing = dict.fromkeys(it for verdict in verdicts for it in verdict.missing)
     return replace(worst, trials=sum(it.trials for it in verdicts), missing=tuple(missing))
@@ -107,9 +98,9 @@ def decide(law: Law, by_laws: Laws) -> TensorVerdict:
 
 def _decided(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
     verdict = _at_all_shapes(law, by_laws)
-    if verdict.truth is TensorTruth.PROVED and verdict.missing:
+    if verdict.truth is Truth.PROVED and verdict.missing:
         general = _abstracted(law)
-        if general != law and (found := _at_all_shapes(general, by_laws)).truth is TensorTruth.PROVED and not found.missing:
+        if general != law and (found := _at_all_shapes(general, by_laws)).truth is Truth.PROVED and not found.missing:
             return found
     return verdict
 
@@ -121,7 +112,7 @@ def _at_all_shapes(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
         ranks = {name: rank for name, rank in term_ranks(equation).items() if name}
         own = typed((law.left.term, law.left.term), attributes or Attributes())
     except IllTyped as error:
-        return TensorVerdict(TensorTruth.ILL_TYPED, str(error))
+        return TensorVerdict(Truth.ILL_TYPED, str(error))
     proof, because = "", "the normal forms differ"
     try:
         known = typed(equation, attributes or Attributes())
@@ -148,10 +139,10 @@ def _at_all_shapes(law: WrittenLaw, by_laws: Laws) -> TensorVerdict:
             proof, because = "", "equal where the shapes fit both sides; whether the law matches elsewhere is not decided"
         else:
             if not missing:
-                return TensorVerdict(TensorTruth.PROVED, proof)
+                return TensorVerdict(Truth.PROVED, proof)
     found = found or _tried(law, len(known.left.dims), shown)
     if proof and found.counterexample is None:
-        return TensorVerdict(TensorTruth.PROVED, f"{proof}, where the shapes fit both sides", found.trials, None, missing)
+        return TensorVerdict(Truth.PROVED, f"{proof}, where the shapes fit both sides", found.trials, None, missing)
     return replace(_without_proof(found, because), missing=missing)
 
 
@@ -164,14 +155,14 @@ def _tried(law: WrittenLaw, rank: int, ranks: dict[str, int]) -> Tried:
 
 def _without_proof(found: Tried, because: str) -> TensorVerdict:
     if found.counterexample is not None:
-        return TensorVerdict(TensorTruth.REFUTED, "counterexample", found.trials, found.counterexample)
+        return TensorVerdict(Truth.REFUTED, "counterexample", found.trials, found.counterexample)
     if not found.trials and found.misfit is not None:
-        return TensorVerdict(TensorTruth.ILL_TYPED, found.misfit.right.removeprefix("ill-typed: "), 0, found.misfit)
+        return TensorVerdict(Truth.ILL_TYPED, found.misfit.right.removeprefix("ill-typed: "), 0, found.misfit)
     if not found.trials:
         raise RuleError("no shapes were found at which both sides have a value, so nothing was tested")
     elsewhere = "; at others only the left side has a value" if found.misfit is not None else ""
     shapes = counted(found.trials, "shape")
-    return TensorVerdict(TensorTruth.TESTED, f"{because}; equal at {shapes}{elsewhere}", found.trials)
+    return TensorVerdict(Truth.HELD, f"{because}; equal at {shapes}{elsewhere}", found.trials)
 
 
 def attributes_of(law: WrittenLaw) -> Attributes | None:

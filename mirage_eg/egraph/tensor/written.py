@@ -75,19 +75,14 @@ def written_laws(law: Law) -> list[WrittenLaw]:
         if isinstance(condition, Equal) and isinstance(condition.left, Variable) and _is_term(condition.right)
     }
     numbers = [it for it in law.conditions if not (isinstance(it, Equal) and _is_term(it.right))]
-    unions = [it.arguments for it in law.actions if it.kind == "union"]
-    for action in law.actions:
-        if action.kind == "let":
-            terms[str(action.arguments[0])] = action.arguments[1]
-        elif action.kind != "union":
-            raise RuleError(
-                f"{law.place}: got an action {action.kind}, wanted (union …): only equations of tensors are decided"
-            )
-    if not unions:
+    other = next((action.kind for action in law.actions if action.kind not in ("let", "union")), None)
+    if other is not None:
+        raise RuleError(f"{law.place}: got an action {other}, wanted (union …): only equations of tensors are decided")
+    if not law.unions:
         raise RuleError(f"{law.place}: got a rule without (union …), wanted an equation of tensors")
     found = []
-    for left, right in unions:
-        sides = inlined(left, terms), inlined(right, terms)
+    for union in law.unions:
+        sides = [inlined(side, terms | law.lets) for side in union]
         for axes in _axes(sides, law.conditions):
             read = [_read(replaced(it, axes), law.place) for it in sides]
             kept = tuple(changed(it, partial(replaced, values=axes)) for it in numbers)

@@ -10,7 +10,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 from mirage_eg.search.partition.read_names import read_names
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
-from mirage_eg.transforms.primitive_form import primitive_form
+from mirage_eg.transforms.simplify import primitive_form
 
 
 @dataclass(frozen=True, slots=True)

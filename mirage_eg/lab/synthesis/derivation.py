@@ -89,13 +89,11 @@ def questions(law: Law, signatures: Mapping[str, Signature], domain: str, corner
     also vary with as few as the conditions allow, in all combinations: for laws that ask for a part.
     """
     checkable = checkable_law(law, signatures)
-    unions = [action for action in law.actions if action.kind == "union"]
-    if len(unions) != 1 or not is_equation(law):
+    if len(law.unions) != 1 or not is_equation(law):
         return None
-    names = dict(checkable.named)
-    names |= {str(action.arguments[0]): action.arguments[1] for action in law.actions if action.kind == "let"}
+    names = dict(checkable.named) | law.lets
     found = []
-    left, right = (inlined(side, names) for side in unions[0].arguments)
+    left, right = (inlined(side, names) for side in law.unions[0])
     for constants in _constants(checkable):
         sides = [_ground(side, constants) for side in (left, right)]
         for facts in islice(_facts(checkable, names, constants, domain, corners), MOST_CORNERS if corners else 1):

@@ -8,7 +8,7 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.lab.bench.search_programs import search_programs
 from mirage_eg.search.partition.segments import counts
-from mirage_eg.transforms.primitive_form import primitive_form
+from mirage_eg.transforms.simplify import primitive_form
 
 
 @pytest.mark.parametrize("workload", STANDARD)

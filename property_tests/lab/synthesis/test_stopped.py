@@ -10,8 +10,7 @@ from mirage_eg.egraph.rule_files import readable
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.lab.synthesis.progress_file import Begun, BudgetSpent, state_path
-from mirage_eg.lab.synthesis.rule_text import rule_text
-from mirage_eg.lab.synthesis.synthesize import synthesize
+from mirage_eg.lab.synthesis.synthesize import rule_text, synthesize
 from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
 from property_tests.support.command import run_command
 from property_tests.support.parameters import few

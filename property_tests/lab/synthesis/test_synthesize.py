@@ -9,8 +9,7 @@ from mirage_eg.egraph.rulebook import load_rules, read_rules
 from mirage_eg.egraph.soundness.check_law import Truth, check_law
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.synthesis.indexed import IndexedDomain
-from mirage_eg.lab.synthesis.rule_text import rule_text
-from mirage_eg.lab.synthesis.synthesize import Derivable, Synthesis, synthesize
+from mirage_eg.lab.synthesis.synthesize import Derivable, Synthesis, rule_text, synthesize
 
 OPS = ("Exp", "Mul", "Add", "Sum")
 

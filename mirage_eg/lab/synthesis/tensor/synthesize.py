@@ -6,9 +6,9 @@ Equal arguments give equal files: everything is counted, nothing is timed.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mirage_eg.egraph.tensor.counterexamples import TensorCounterexample, counterexample
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.ops import CONSTANTS, TensorOp, chosen_ops
-from mirage_eg.egraph.tensor.refute import TensorCounterexample, counterexample
 from mirage_eg.egraph.tensor.term import Equation, canonical, rank, text
 from mirage_eg.egraph.tensor.term import ops as ops_of
 from mirage_eg.egraph.tensor.term import size as size_of

@@ -4,9 +4,9 @@ import random
 
 import pytest
 
+from mirage_eg.egraph.tensor.counterexamples import counterexample
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.ops import chosen_ops
-from mirage_eg.egraph.tensor.refute import counterexample
 from mirage_eg.egraph.tensor.term import Equation, Term, canonical, text
 from mirage_eg.egraph.tensor.typing import Attributes, IllTyped
 from mirage_eg.egraph.tensor.written import read_term

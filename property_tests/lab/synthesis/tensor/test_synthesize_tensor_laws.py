@@ -9,8 +9,8 @@ import pytest
 from egglog import bindings
 
 from mirage_eg.egraph.rule_files import packaged_files, packaged_text
+from mirage_eg.egraph.tensor.counterexamples import counterexample
 from mirage_eg.egraph.tensor.ops import chosen_ops
-from mirage_eg.egraph.tensor.refute import counterexample
 from mirage_eg.egraph.tensor.term import Equation, text
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.op.elementwise import REGISTRY
