@@ -48,10 +48,10 @@ def find_chains(
     """Chains from the first half of the outputs to the second half by the named laws; `names` are those of the inputs."""
     half = len(joint.outputs) // 2
     named = names if len(names) == len(joint.inputs) == len(set(names)) else [f"x{k}" for k in range(len(joint.inputs))]
-    if max(_sizes(joint)[position] for position in joint.outputs) > LARGEST_TERM:
-        return Chains(missing=f"the terms have more than {LARGEST_TERM} constructors: a chain is too long to show")
     every = trees_of(joint, rulebook.signatures, named)
     trees = [every[position] for position in joint.outputs]
+    if max(map(tree_size, trees)) > LARGEST_TERM:
+        return Chains(missing=f"the terms have more than {LARGEST_TERM} constructors: a chain is too long to show")
     free = dict(zip(named, joint.free, strict=True))
     search = _Search(trees, laws, rulebook, free, joint.extents)
     if (missing := search.run(limits)) is not None:
@@ -59,13 +59,6 @@ def find_chains(
     found = [search.chain(left, right) for left, right in zip(trees[:half], trees[half:], strict=True)]
     wrong = next((it for it in found if isinstance(it, str)), None)
     return Chains(missing=wrong) if wrong else Chains(tuple(it for it in found if isinstance(it, ProofChain)))
-
-
-def _sizes(expression: Expression) -> list[int]:
-    sizes: list[int] = []
-    for term in expression.terms:
-        sizes.append(1 + sum(sizes[child] for child in term.children))
-    return sizes
 
 
 class _Number(int):

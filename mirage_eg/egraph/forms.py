@@ -5,6 +5,7 @@ from itertools import islice
 from math import inf
 
 from mirage_eg.egraph.expression import Constant, Tree
+from mirage_eg.egraph.extraction import cheapest_nodes
 from mirage_eg.egraph.oracle import Key, Oracle, children_of
 from mirage_eg.egraph.term_text import CLASS
 
@@ -62,21 +63,14 @@ class Forms:
         return {class_: tree for class_, (_, tree) in self._cheapest(cost, preferred or {}).items()}
 
     def _cheapest(self, cost: Callable[[Key], float], preferred: Mapping[int, Tree]) -> dict[int, tuple[float, Tree]]:
-        best: dict[int, tuple[float, Tree]] = {class_: (0.0, tree) for class_, tree in preferred.items()}
-        entries = []
-        for key, class_ in sorted(self.oracle.table.items(), key=lambda entry: str(entry[0])):
-            own = cost(key)
-            if own < inf:
-                entries.append((key, class_, own, children_of(self.oracle, key)))
-        changed = True
-        while changed:
-            changed = False
-            for key, class_, own, children in entries:
-                total = own + sum(best[child][0] if child in best else inf for child in children)
-                if total < best.get(class_, (inf,))[0]:
-                    best[class_] = total, self.tree(key, (best[child][1] for child in children))
-                    changed = True
-        return best
+        table = sorted(self.oracle.table.items(), key=lambda entry: str(entry[0]))
+        entries = [(class_, key, own, children_of(self.oracle, key)) for key, class_ in table if (own := cost(key)) < inf]
+        trees = {class_: (0.0, tree) for class_, tree in preferred.items()}
+        best = cheapest_nodes(entries, dict.fromkeys(preferred, 0.0))
+        for class_, (total, node) in sorted(best.items(), key=lambda entry: entry[1][0]):  # children cost less
+            if node is not None:
+                trees[class_] = total, self.tree(node, (trees[child][1] for child in children_of(self.oracle, node)))
+        return trees
 
     def smallest(self, class_: int, count: int) -> list[Tree]:
         """Up to `count` different terms of a class, the smallest first."""

@@ -10,7 +10,7 @@ from itertools import permutations
 from typing import Any
 
 from mirage_eg.egraph.egglog_bindings import bindings
-from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, term
+from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, term, vector
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
@@ -67,7 +67,7 @@ class OpTerms:
 
     def other(self, item: Node, operands: Sequence[bindings.Var], place: str = "") -> bindings.Call:
         """The term of an op that no law names."""
-        return call("Other", self.name(item, place), terms(operands))
+        return call("Other", self.name(item, place), vector(operands))
 
     def commands(
         self, program: Graph, term_of: Callable[[Node, int], bindings.Call] | None = None
@@ -160,13 +160,3 @@ def read_enodes(egraph: bindings.EGraph) -> Iterator[tuple[bindings.Value, ENode
                     case _:
                         constants.append(readers[sort](value))
             yield row.output, ENode(name, tuple(constants), tuple(children))
-
-
-def vector(numbers: Sequence[int]) -> bindings.Call:
-    """A shape, or the order of dims."""
-    return call("vec-of", *numbers) if numbers else call("vec-empty")
-
-
-def terms(values: Sequence[bindings.Var]) -> bindings.Call:
-    """A vector of terms."""
-    return call("vec-of", *values) if values else call("vec-empty")

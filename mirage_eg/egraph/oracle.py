@@ -24,7 +24,7 @@ from mirage_eg.egraph.laws import Law
 from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook, is_added
 from mirage_eg.egraph.scheduler import BackOff, count_nodes
-from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once, term
+from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once, set_of, term
 from mirage_eg.ir.errors import LimitError, RuleError
 
 Key = tuple[Constant, ...]  # (constructor, constants…, classes of the children…)
@@ -331,10 +331,10 @@ def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
     extents = dict(target.extents)
     if domain == "indexed":
         for position, free in zip(target.inputs, target.free, strict=True):
-            commands.append(assign("axes", term(position), _set_of(free)))
+            commands.append(assign("axes", term(position), set_of(free)))
         for index in _indices(target):
             parts = parts_in(index)
-            commands.append(assign("members", literal(index), _set_of(parts)))
+            commands.append(assign("members", literal(index), set_of(parts)))
             if extents.keys() >= {*parts}:  # a law alone, without a program, has no sizes
                 commands.append(assign("extent", literal(index), literal(prod(extents[part] for part in parts))))
             if parts:
@@ -343,10 +343,6 @@ def insert(egraph: bindings.EGraph, domain: str, target: Expression) -> None:
         sizes = {part for item in target.terms if item.constructor in REDUCTIONS for part in _prime_factors(item.constants[0])}
         commands += [fact("part", size) for size in sorted(sizes)]
     egraph.run_program(*commands)
-
-
-def _set_of(parts: Iterable[str]) -> bindings._Expr:
-    return call("set-of", *sorted(parts)) if parts else call("set-empty")
 
 
 def _indices(target: Expression) -> Iterator[str]:

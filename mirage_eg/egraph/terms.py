@@ -5,7 +5,7 @@ egglog's integer literals have 64 bits. A larger numerator or denominator is wri
 
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,16 @@ _LIMB = 62  # bits
 def call(name: str, *arguments: bindings._Expr | Constant) -> bindings.Call:
     """A constructor, function or primitive of terms and constants."""
     return bindings.Call(_SPAN, name, [literal(it) if isinstance(it, str | int | Fraction) else it for it in arguments])
+
+
+def vector(parts: Sequence[int | bindings._Expr]) -> bindings.Call:
+    """A vector of terms or of numbers: a shape, or the order of dims."""
+    return call("vec-of", *parts) if parts else call("vec-empty")
+
+
+def set_of(parts: Collection[str]) -> bindings.Call:
+    """A set of parts of axes."""
+    return call("set-of", *sorted(parts)) if parts else call("set-empty")
 
 
 def term_name(number: int) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 
 from mirage_eg.egraph.egglog_bindings import bindings
+from mirage_eg.egraph.extraction import cheapest_nodes
 from mirage_eg.egraph.op_terms import read_enodes
 from mirage_eg.egraph.terms import term
 from mirage_eg.graph_optimizer.program_terms import NumberedENode, ProgramTerms, append_enode
@@ -50,17 +50,8 @@ class EClasses:
 
         `cost`: of an e-node of a class without its children, each of which counts as often as it is read; not inf.
         """
-        best: dict[int, tuple[float, NumberedENode | None]] = {class_: (own, None) for class_, own in given.items()}
-        changed = True
-        while changed:
-            changed = False
-            for class_, enodes in enumerate(self.enodes):
-                for enode in enodes:
-                    if best.keys() >= {*enode.children}:
-                        total = cost(class_, enode) + sum(best[child][0] for child in enode.children)
-                        if total < best.get(class_, (inf, None))[0]:
-                            best[class_], changed = (total, enode), True
-        return best
+        nodes = ((class_, enode) for class_, enodes in enumerate(self.enodes) for enode in enodes)
+        return cheapest_nodes([(class_, enode, cost(class_, enode), enode.children) for class_, enode in nodes], given)
 
 
 def read_classes(egraph: bindings.EGraph, terms: ProgramTerms) -> EClasses:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage_eg.egraph.egglog_bindings import bindings
-from mirage_eg.egraph.op_terms import OpTerms, op_node, terms, vector
-from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable
+from mirage_eg.egraph.op_terms import OpTerms, op_node
+from mirage_eg.egraph.terms import assign, call, define, fact, literal, term, union, variable, vector
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, TensorType, node, result_count
@@ -105,7 +105,7 @@ class ProgramTerms:
             case "slice" if not same_type and item["step"] == 1:
                 return call("Slice", item["dim"], item["start"], item["stop"], operands[0])
             case op if op in JOINS and not same_type and len({kind.dtype for kind in shapes}) == 1:
-                return call("Concat", item["dim"], terms(operands))
+                return call("Concat", item["dim"], vector(operands))
             case "sum" | "mean" if not same_type:
                 return call(item.op.capitalize(), item["dim"], operands[0])
             case op if op in CASTS and not same_type:

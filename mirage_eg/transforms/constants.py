@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
+from mirage_eg.backends.evaluator.mpmath_ops import number as exact
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.op_terms import OpTerms, has_type_of_operand
 from mirage_eg.egraph.oracle import Limits, saturate_until
@@ -105,20 +106,14 @@ def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int
     """Whether a value is a number: it is computed of numbers alone, or it is one as a function of what is not elementwise."""
     item = program.node_of[value]
     if item.kind is Kind.ELEMENTWISE and all(operand in proved for operand in item.operands):
-        got = ELEMENTWISE[item.op](*(_exact(proved[operand]) for operand in item.operands), **item.mapping)
-        if got == _exact(number):
+        got = ELEMENTWISE[item.op](*(exact(proved[operand]) for operand in item.operands), **item.mapping)
+        if got == exact(number):
             return True
     function, constant = _as_function(program, value, number)
     try:
         return verify(function, constant).equal or proved_by_boxes(function, constant) is not None
     except MirageError:  # it is nowhere defined in the field, say
         return False
-
-
-def _exact(number: Fraction) -> Any:
-    import mpmath  # here: programs without such values do without
-
-    return mpmath.mpf(number.numerator) / number.denominator
 
 
 def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, Graph]:

@@ -12,11 +12,12 @@ from math import prod
 
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
+from mirage_eg.ir.checker import Checker
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.transforms.ordered_images import ViewedProgram
@@ -89,8 +90,7 @@ class _Merging:
 
     def __init__(self, program: Graph, groups: Sequence[Groups]) -> None:
         self._program, self._groups = program, groups
-        self._nodes: list[Node] = []
-        self._shapes: list[Shape] = []
+        self._checker = Checker(Level.KERNEL)
         self._source: list[int] = []  # of every value, what it is a reshape of, or itself
         self._place: dict[int, int] = {}
 
@@ -98,11 +98,11 @@ class _Merging:
         """The new program. Raises UnsupportedError: an op treats merged dims differently."""
         for item, values in self._program.numbered():
             if item.op == "output":
-                self._nodes.append(Node(item.op, (self._place[item.operands[0]],), item.attributes))
+                self._checker.append(Node(item.op, (self._place[item.operands[0]],), item.attributes))
             else:
                 [value] = values
                 self._place[value] = self._copied(item, value)
-        return without_dead_code(Graph(tuple(self._nodes)))
+        return without_dead_code(Graph.of_checked(self._checker))
 
     def _copied(self, item: Node, value: int) -> int:
         own = [self._place[i] for i in item.operands]
@@ -124,19 +124,18 @@ class _Merging:
                 pass
             case _:
                 raise UnsupportedError(f"{item.op}: its dims are not merged")
-        return self._append(Node(item.op, tuple(own), tuple(sorted(attributes.items()))), shape)
+        return self._append(Node(item.op, tuple(own), tuple(sorted(attributes.items()))))
 
-    def _append(self, item: Node, shape: Shape) -> int:
-        self._nodes.append(item)
-        self._shapes.append(shape)
-        self._source.append(item.operands[0] if item.op in RESHAPES else len(self._shapes) - 1)
-        return len(self._shapes) - 1
+    def _append(self, item: Node) -> int:
+        [value] = self._checker.append(item)
+        self._source.append(item.operands[0] if item.op in RESHAPES else value)
+        return value
 
     def _shaped(self, value: int, shape: Shape) -> int:
-        if self._shapes[value] == shape:
+        types, source = self._checker.types, self._source[value]
+        if types[value].shape == shape:
             return value
-        source = self._source[value]
-        return source if self._shapes[source] == shape else self._append(write.reshape(source, shape), shape)
+        return source if types[source].shape == shape else self._append(write.reshape(source, shape))
 
     def _merged(self, value: int) -> Shape:
         shape = self._program.types[value].shape

@@ -21,6 +21,7 @@ from math import inf
 from time import perf_counter
 
 from mirage_eg.egraph.egglog_bindings import bindings
+from mirage_eg.egraph.extraction import cheapest_nodes
 from mirage_eg.egraph.op_terms import ENode, OpTerms, op_node, read_enodes
 from mirage_eg.egraph.oracle import Limits, saturate_until
 from mirage_eg.egraph.rule_files import packaged_text
@@ -42,49 +43,6 @@ from mirage_eg.transforms.pointwise_convolutions import with_patch_products, wit
 from mirage_eg.transforms.scaled_scores import with_scaled_scores
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.transforms.whole_products import filled_products, scores_of_attentions, whole_products
-
-
-class CheapestTerms:
-    """The cheapest e-node of every e-class, by a bottom-up fixpoint; ties are the same in every run.
-
-    `cost` is that of an e-node without its children, infinite where it must not be extracted. It is positive, else a term could
-    contain itself.
-    """
-
-    def __init__(self, egraph: bindings.EGraph, cost: Callable[[ENode], float]) -> None:
-        self._egraph = egraph
-        self._best: dict[bindings.Value, tuple[float, ENode]] = {}
-        # In an order that does not depend on the e-graph's own.
-        rows = sorted(read_enodes(egraph), key=lambda row: (row[1].constructor, str(row[1].constants)))
-        costs = [(class_, enode, own) for class_, enode in rows if (own := cost(enode)) < inf]
-        changed = True
-        while changed:
-            changed = False
-            for class_, enode, own in costs:
-                total = own + sum(self._best[child][0] if child in self._best else inf for child in enode.children)
-                if total < self._best.get(class_, (inf,))[0]:
-                    self._best[class_] = total, enode
-                    changed = True
-
-    def program(self, program: Graph, names: Mapping[str, Node]) -> Graph:
-        """`program` with the cheapest term of each output.
-
-        Its values are the terms of the e-graph by number, `names` has the ops of its terms; `(In number)` is an input.
-        """
-        nodes = list(program.inputs)
-        values: dict[bindings.Value, int] = {}
-        roots = [self._egraph.eval_expr(term(item.operands[0]))[1] for item in program.outputs]
-        for class_ in operands_first(roots, lambda class_: self._best[class_][1].children):
-            enode = self._best[class_][1]
-            if enode.constructor == "In":
-                values[class_] = enode.constants[0]
-            else:
-                values[class_] = len(nodes)
-                operands = [values[child] for child in enode.children]
-                nodes.append(op_node(enode.constructor, enode.constants, operands, names))
-        ends = zip(roots, program.outputs, strict=True)
-        return Graph((*nodes, *(Node("output", (values[root],), item.attributes) for root, item in ends)))
-
 
 _WEIGHTS = {"In": 0, "Transpose": 4, "Reshape": 2, "Square": 9}  # rough costs of ops
 _WEIGHT = 10  # of any other op
@@ -122,8 +80,7 @@ def simplify(program: Graph) -> Simplification:
     egraph.run_program(*terms.commands(plain, partial(_term, plain, terms)))
     matches = Counter[str]()
     _, stopped = saturate_until(egraph, ("shapes", "simplify"), _LIMITS, matches)
-    cheapest = CheapestTerms(egraph, _cost).program(plain, terms.names)
-    passes["laws"] = min((plain, cheapest), key=weight)
+    passes["laws"] = min((plain, _cheapest(egraph, plain, terms.names)), key=weight)
     if weight(passes["laws"]) >= weight(near := passes["logarithms"]):
         passes |= dict.fromkeys(("dead code", "common subexpressions", "laws"), near)
     passes["chains of products"] = after = associate(passes["laws"])
@@ -147,6 +104,26 @@ _PASSES: Mapping[str, Callable[[Graph], Graph]] = {
     "common subexpressions": without_repeats,
 }
 """Before the laws, in order."""
+
+
+def _cheapest(egraph: bindings.EGraph, program: Graph, names: Mapping[str, Node]) -> Graph:
+    """`program` with the cheapest term of each output; ties are the same in every run. `names` has the ops of the terms."""
+    rows = sorted(read_enodes(egraph), key=lambda row: (row[1].constructor, str(row[1].constants)))
+    entries = [(class_, enode, own, enode.children) for class_, enode in rows if (own := _cost(enode)) < inf]
+    best = {class_: enode for class_, (_, enode) in cheapest_nodes(entries, {}).items() if enode is not None}
+    nodes = list(program.inputs)
+    values: dict[bindings.Value, int] = {}
+    roots = [egraph.eval_expr(term(item.operands[0]))[1] for item in program.outputs]
+    for class_ in operands_first(roots, lambda class_: best[class_].children):
+        enode = best[class_]
+        if enode.constructor == "In":
+            values[class_] = enode.constants[0]
+        else:
+            values[class_] = len(nodes)
+            operands = [values[child] for child in enode.children]
+            nodes.append(op_node(enode.constructor, enode.constants, operands, names))
+    ends = zip(roots, program.outputs, strict=True)
+    return Graph((*nodes, *(Node("output", (values[root],), item.attributes) for root, item in ends)))
 
 
 def weight(graph: Graph) -> int:

@@ -134,7 +134,7 @@ class Boundaries:
         """Assignments on LINES lines, those at which the sides differ in float64 first."""
         start: tuple[Sizes, Values] | None = None
         for _ in range(LINES):
-            line = _line(*(start or self._start(generated, random)), random)
+            line = line_through(*(start or self.start(generated, random)), random)
             if line is None:
                 return
             first = random.sample(self.first, min(len(self.first), _PAIRS))
@@ -143,15 +143,7 @@ class Boundaries:
             yield from (line.at(point) for point in points)
             start = line.at(nearest) if nearest is not None and random.random() < 0.6 else None
 
-    def random_line(self, generated: RandomAssignments, random: Random) -> Line | None:
-        """A line through a random assignment."""
-        return _line(*self._start(generated, random), random)
-
-    def differences(self, line: Line, pairs: Sequence[Pair], points: Array) -> Array:
-        """The differences of pairs in float64, a row for each entry."""
-        return self._values(line, pairs, points)[0]
-
-    def _start(self, generated: RandomAssignments, random: Random) -> tuple[Sizes, Values]:
+    def start(self, generated: RandomAssignments, random: Random) -> tuple[Sizes, Values]:
         """An assignment at which the conditions on numbers hold, if one of STARTS trials is one; half of them near a bound."""
         for _ in range(STARTS):
             sizes, values = generated.next(random)
@@ -186,7 +178,7 @@ class Boundaries:
         grid = np.unique(np.concatenate([grid, near[np.abs(near) <= _key(np.array([_FARTHEST]))[0]]]))
         important = self._zeros(line, first, grid, random)  # also next to those: log(log x) has values from 1 on
         known = np.union1d(known, important)
-        differences, differ = self._values(line, first, number_at(grid))
+        differences, differ = self.values(line, first, number_at(grid))
         places = np.flatnonzero(differ)[_some(random, int(differ.sum()), SUSPECTED)]
         near = np.concatenate([known, known - 1, known + 1, (known[1:] + known[:-1]) // 2])
         points = _exact(grid[places]) + _sampled(_exact(important), TESTED, random) + _sampled(_exact(near), TESTED, random)
@@ -199,7 +191,7 @@ class Boundaries:
 
     def _zeros(self, line: Line, pairs: Sequence[Pair], grid: Array, random: Random) -> Array:
         """Floats at which a difference changes its sign, starts to be defined, or is smallest in magnitude."""
-        differences, _ = self._values(line, pairs, number_at(grid))
+        differences, _ = self.values(line, pairs, number_at(grid))
         if not len(differences):
             return grid[:0]
         signs = signs_of(differences)
@@ -208,7 +200,7 @@ class Boundaries:
         rows, low, high, left = rows[kept], grid[places[kept]], grid[places[kept] + 1], signs[rows[kept], places[kept]]
         while len(rows) and (high - low > 1).any():
             inner = _inner(low, high)
-            found = signs_of(self._values(line, pairs, number_at(inner.ravel()))[0])
+            found = signs_of(self.values(line, pairs, number_at(inner.ravel()))[0])
             at = found[np.repeat(rows, inner.shape[1]), np.arange(inner.size)].reshape(inner.shape)
             passed = np.column_stack([at != left[:, None], np.ones(len(rows), bool)]).argmax(axis=1)
             low, high = _narrowed(low, inner, high, passed, passed + 1)
@@ -222,13 +214,13 @@ class Boundaries:
         rows, low, high = rows[kept], grid[places[kept]], grid[places[kept] + 2]
         for _ in range(_NARROWINGS if len(rows) else 0):
             inner = _inner(low, high)
-            found = np.abs(self._values(line, pairs, number_at(inner.ravel()))[0])
+            found = np.abs(self.values(line, pairs, number_at(inner.ravel()))[0])
             at = found[np.repeat(rows, inner.shape[1]), np.arange(inner.size)].reshape(inner.shape)
             best = np.where(np.isnan(at), np.inf, at).argmin(axis=1)
             low, high = _narrowed(low, inner, high, best, best + 2)
         return (low + high) // 2
 
-    def _values(self, line: Line, pairs: Sequence[Pair], points: Array) -> tuple[Array, Array]:
+    def values(self, line: Line, pairs: Sequence[Pair], points: Array) -> tuple[Array, Array]:
         """The differences of pairs, a row for each entry, and the points at which the sides of a claim differ."""
         model = Model(self.domain, _MASKED, {**line.sizes, _SAMPLE: len(points)} if line.sizes else {})
         values: dict[str, Any] = {}
@@ -299,7 +291,7 @@ def _rows(entries: Array) -> Array:
     return entries.reshape(-1, entries.shape[-1]) if entries.ndim else entries.reshape(1, 1)
 
 
-def _line(sizes: Sizes, values: Values, random: Random) -> Line | None:
+def line_through(sizes: Sizes, values: Values, random: Random) -> Line | None:
     """A line through an assignment: one entry moves, or multiples of one number are put into some variables."""
     tensors = [name for name, value in values.items() if isinstance(value, RandomTensor)]
     if not tensors:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
@@ -250,19 +250,15 @@ def _measure(
     rulebook: Rulebook, theory: Theory, programs: Mapping[str, Graph], limits: Limits, on_progress: Progress
 ) -> tuple[list[tuple[str, str, Oracle]], tuple[Size, ...]]:
     """All oracles of the programs with the file, and the sizes without it; no sizes if saturation hit a limit."""
-
-    def progress(stage: str) -> Callable[[int, int], None]:
-        return lambda done, total: on_progress(stage, done, total)
-
     found = []
     with oracle_builder(rulebook, replace(limits, allow_cut=True)) as build:
-        for entry in oracles(build, rulebook.domain, programs, progress("growth")):
+        for entry in oracles(build, rulebook.domain, programs, partial(on_progress, "growth")):
             found.append(entry)
             if entry[2].saturation.stopped is not None:
                 return found, ()
     on = theory.packaged and header(theory.text, "default") != "off" and bool(theory.laws)  # others need its declarations
     with oracle_builder(load_rules(rulebook.domain, without=[theory.name] if on else [])) as build:
-        before = list(oracles(build, rulebook.domain, programs, progress("growth without")))
+        before = list(oracles(build, rulebook.domain, programs, partial(on_progress, "growth without")))
     return found, sizes(before)
 
 

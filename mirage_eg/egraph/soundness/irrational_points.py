@@ -19,7 +19,7 @@ import numpy as np
 from mirage_eg.egraph.expression import op_of
 from mirage_eg.egraph.laws import Pattern
 from mirage_eg.egraph.soundness.assignments import RandomAssignments, Sizes, Values, constants_of, is_rounded, value_in
-from mirage_eg.egraph.soundness.boundaries import Boundaries, Line, Pair, grid_of, number_at, signs_of
+from mirage_eg.egraph.soundness.boundaries import Boundaries, Line, Pair, grid_of, line_through, number_at, signs_of
 from mirage_eg.egraph.soundness.claims import evaluate
 from mirage_eg.egraph.soundness.models import ManyDigits, Model, UndefinedError, as_mpf
 from mirage_eg.ir.op.elementwise import COMPARISONS
@@ -39,7 +39,7 @@ def irrational_points(
     pairs = list(dict.fromkeys((left, right) for left, right in compared if left != right))
     remaining = POINTS
     for _ in range(_LINES if pairs else 0):
-        line = boundaries.random_line(generated, random)
+        line = line_through(*boundaries.start(generated, random), random)
         if line is None or not remaining:
             return
         for pair in random.sample(pairs, min(len(pairs), _OF_A_LINE)):
@@ -51,7 +51,7 @@ def irrational_points(
 
 def _points(boundaries: Boundaries, line: Line, pair: Pair, random: Random, arithmetic: ManyDigits) -> Iterator[Fraction]:
     grid = number_at(grid_of(constants_of(boundaries.checkable)))
-    differences = boundaries.differences(line, [pair], grid)
+    differences, _ = boundaries.values(line, [pair], grid)
     if not len(differences):
         return
     signs, sizes = signs_of(differences), np.abs(differences)

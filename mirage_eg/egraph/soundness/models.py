@@ -5,7 +5,7 @@ x and Max n x are x, as if all n summands were equal. Every value is an array wi
 does not vary; `axes` are the parts that the laws of `axes` derive for it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -65,7 +65,10 @@ class Float64:
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
         """By the table of `backends.evaluator.floating_point`."""
         with np.errstate(all="ignore"):
-            return _finite(floating_point.ELEMENTWISE[op](np, *operands, **attributes), np.isfinite)
+            result = floating_point.ELEMENTWISE[op](np, *operands, **attributes)
+        if not np.all(np.isfinite(result)):
+            raise UndefinedError("not a finite number")
+        return result
 
     def equal(self, left: Array, right: Array) -> bool:
         """To nine digits of the larger."""
@@ -161,12 +164,6 @@ class ManyDigits:
 def as_mpf(number: Any) -> Any:
     """A rational with the digits of mpmath's context."""
     return mpmath_ops.number(number) if isinstance(number, Fraction) else number
-
-
-def _finite(result: Array, is_finite: Callable[[Array], Array]) -> Array:
-    if not np.all(is_finite(result)):
-        raise UndefinedError("not a finite number")
-    return result
 
 
 FLOAT64 = Float64()

@@ -61,17 +61,11 @@ def _new_definitions(
     equations: Sequence[Law], signatures: Mapping[str, Signature], found: Mapping[str, Definition]
 ) -> Iterator[tuple[str, Definition]]:
     for law in equations:
-        for head, body in _directions(law):
-            if _defines(head, body, signatures, found):
+        assert law.sides is not None
+        for head, body in (law.sides, law.sides[::-1]):
+            if isinstance(head, Apply) and _defines(head, body, signatures, found):
                 parameters = tuple(str(argument) for argument in head.arguments)
                 yield head.name, Definition(law, parameters, _inlined(body, found))
-
-
-def _directions(law: Law) -> Iterator[tuple[Apply, Pattern]]:
-    assert law.sides is not None
-    for head, body in (law.sides, law.sides[::-1]):
-        if isinstance(head, Apply):
-            yield head, body
 
 
 def _defines(head: Apply, body: Pattern, signatures: Mapping[str, Signature], found: Mapping[str, Definition]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.equations import instance
-from mirage_eg.egraph.expression import primes
+from mirage_eg.egraph.expression import Constant, primes
 from mirage_eg.egraph.laws import (
     Apply,
     Equal,
@@ -35,9 +35,7 @@ from mirage_eg.egraph.rule_errors import OWN_RULESET
 from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.scheduler import count_nodes
 from mirage_eg.egraph.soundness.claims import CheckableLaw, checkable_law
-from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once
-
-Constant = int | str | Fraction
+from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact, literal, run_once, set_of
 
 _RATIONALS = tuple(map(Fraction, ("3/7", "-5/11", "13/4", "-17/3", "3", "-5", "1", "-1")))  # tried for constants, in this order
 _FACTS = ("Var", "axes", "above_zero", "indicator", "part", "below")
@@ -237,7 +235,7 @@ def _insertions(asked: Sequence[Question], joined: bool) -> Iterator[Any]:
             if value is None:
                 yield fact(name, subject)
             else:
-                yield assign(name, subject, call("set-of", *sorted(value)) if value else call("set-empty"))
+                yield assign(name, subject, set_of(value))
         yield define(number, _expression(question.start, number))
         if joined:
             yield define(len(asked) + number, _expression(question.goal, number))

@@ -6,6 +6,7 @@ it is part of an pair. Values of the largest terms are not stored.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -94,7 +95,8 @@ def _applications(
     found: Enumeration, number: int, operator: Operator, ops: int, on_progress: Progress
 ) -> Iterator[EnumeratedTerms]:
     """The terms of one operator and size, for each choice of sizes of its operands."""
-    for sizes in _compositions(ops - 1, operator.arity):
+    choices = product(range(ops), repeat=operator.arity)
+    for sizes in (sizes for sizes in choices if sum(sizes) == max(0, ops - 1)):
         for operands in _tuples([np.array(found._by_size[size], np.int64) for size in sizes]):
             mask = np.full(len(operands), found.domain.mask(operator), np.int64)
             for column in operands.T:
@@ -144,16 +146,6 @@ def _tuples(choices: Sequence[Array]) -> Iterator[Array]:
     for start in range(0, len(choices[0]), step):
         first = choices[0][start : start + step]
         yield np.concatenate([np.repeat(first, len(rest))[:, None], np.tile(rest, (len(first), 1))], axis=1)
-
-
-def _compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
-    if parts == 0:
-        if total <= 0:
-            yield ()
-        return
-    for first in range(total + 1) if parts > 1 else (total,):
-        for rest in _compositions(total - first, parts - 1) if parts > 1 else ((),):
-            yield (first, *rest)
 
 
 def _add(found: Enumeration, level: EnumeratedTerms, stored: bool) -> None:

@@ -22,18 +22,18 @@ def fingerprints(values: Array, seed: int) -> Array:
         codes = (np.rint(significand * (2 * _DIGITS)) - _DIGITS + exponent * _DIGITS).astype(np.int64)
     codes = np.where(values < 0, ~codes, codes)
     codes = np.where(np.isnan(values), np.int64(1 << 62), codes).view(np.uint64)
-    columns = np.random.default_rng(seed).integers(1 << 63, size=values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
-    mixed = codes * _MULTIPLIERS[0]
-    mixed ^= mixed >> np.uint64(29)
-    return (mixed * columns * _MULTIPLIERS[1]).sum(axis=1, dtype=np.uint64)
+    return _keys(codes, np.random.default_rng(seed))
 
 
 def exact_fingerprints(values: Array, seed: int) -> Array:
     """A key for each row of whole numbers: equal rows have equal keys, others share one with probability 2^-64."""
-    mixed = values.astype(np.int64).view(np.uint64) * _MULTIPLIERS[0]
+    return _keys(values.astype(np.int64).view(np.uint64), np.random.default_rng((seed, values.shape[1])))
+
+
+def _keys(codes: Array, draw: np.random.Generator) -> Array:
+    mixed = codes * _MULTIPLIERS[0]
     mixed ^= mixed >> np.uint64(29)
-    draw = np.random.default_rng((seed, values.shape[1]))
-    columns = draw.integers(1 << 63, size=values.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
+    columns = draw.integers(1 << 63, size=codes.shape[1], dtype=np.uint64) * np.uint64(2) + np.uint64(1)
     return (mixed * columns).sum(axis=1, dtype=np.uint64) * _MULTIPLIERS[1]
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from mirage_eg.egraph.egglog_bindings import bindings
 from mirage_eg.egraph.laws import Apply, Literal, Pattern
 from mirage_eg.egraph.rule_files import packaged_text
+from mirage_eg.egraph.scheduler import count_nodes
 from mirage_eg.egraph.tensor.normal_form import proved
 from mirage_eg.egraph.tensor.term import Equation
 from mirage_eg.egraph.tensor.typing import Dim, TypedEquation, TypedTerm, typed
 from mirage_eg.egraph.tensor.written import SAME, Written, text_of, written
-from mirage_eg.egraph.terms import run_once, table_sizes
+from mirage_eg.egraph.terms import run_once
 from mirage_eg.lab.synthesis.derivation import SaturationEffort
 from mirage_eg.lab.synthesis.tensor.rule_lines import rewrites
 
@@ -126,7 +127,7 @@ class TensorSession:
         self._shapes()
         reached = self._holds(question)
         for _ in range(effort.iterations):
-            if reached or self._nodes() > effort.nodes or not run_once(self._egraph, ruleset).updated:
+            if reached or count_nodes(self._egraph) > effort.nodes or not run_once(self._egraph, ruleset).updated:
                 break
             self._shapes()
             reached = self._holds(question)
@@ -145,9 +146,6 @@ class TensorSession:
     def _shapes(self) -> None:
         while run_once(self._egraph, "shapes").updated:
             pass  # shapes only go up the terms
-
-    def _nodes(self) -> int:
-        return sum(size for name, size in table_sizes(self._egraph) if name[0].isupper())
 
     def _run(self, text: str) -> list[Any]:
         return self._egraph.run_program(*self._egraph.parse_program(text))

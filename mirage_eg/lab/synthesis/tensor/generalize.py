@@ -4,7 +4,7 @@ Common subterms become variables, largest first; then occurrences of a repeated 
 become variables. So terms over three variables give laws of four.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import combinations, product
 
 from mirage_eg.egraph.tensor.normal_form import proved
@@ -24,29 +24,24 @@ def holds(equation: Equation) -> bool:
 
 def generalized(equation: Equation) -> Equation:
     """The most general form of a proved equation, with its variables named in order."""
-    while True:
-        for candidate in _candidates(equation):
-            found = canonical(*candidate)
-            if _proper(found) and holds(found):
-                equation = found
-                break
-        else:
-            return equation
+    return _changed(equation, _candidates, holds)
 
 
 def abstracted(equation: Equation) -> Equation:
     """The equation with all common subterms as variables, proved or not."""
-    while True:
-        for candidate in _abstractions(equation):
-            if _proper(candidate):
-                equation = canonical(*candidate)
-                break
-        else:
-            return equation
+    return _changed(equation, _abstractions, lambda candidate: True)
 
 
-def _proper(equation: Equation) -> bool:
-    return equation[0] != equation[1]
+def _changed(
+    equation: Equation, candidates: Callable[[Equation], Iterator[Equation]], is_allowed: Callable[[Equation], bool]
+) -> Equation:
+    """The first allowed candidate that is no identity, then that of this one, and so on."""
+    found: Equation | None = equation
+    while found is not None:
+        equation = found
+        named = (canonical(*candidate) for candidate in candidates(equation))
+        found = next((it for it in named if it[0] != it[1] and is_allowed(it)), None)
+    return equation
 
 
 def _candidates(equation: Equation) -> Iterator[Equation]:

@@ -92,7 +92,7 @@ def synthesize_tensor_laws(
 
     Raises OptionError: an unknown op, or a size out of range.
     """
-    chosen: tuple[TensorOp, ...] = chosen_ops(ops)
+    chosen = chosen_ops(ops)
     found = _enumerated(chosen, size, seed, on_progress)
     renamed = sorted({canonical(*it) for it in found.equations(on_progress) if it[0] != it[1]}, key=rank)
     terms, classes, pairs = found.terms, found.classes, sum(map(len, found.pairs))
