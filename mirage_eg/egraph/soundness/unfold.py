@@ -40,11 +40,15 @@ MOST_FORMS = 12  # of a law
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """The definition of a user's constructor."""
+    """What a user's constructor or relation stands for: one term, or the two sides of an equation."""
 
-    law: Law
     parameters: tuple[str, ...]
-    body: Pattern
+    terms: tuple[Pattern, ...]
+
+    def of(self, arguments: Sequence[Pattern]) -> tuple[Pattern, ...]:
+        """Its terms for these arguments."""
+        values = dict(zip(self.parameters, arguments, strict=True))
+        return tuple(replaced(term, values) for term in self.terms)
 
 
 def definitions(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Definition]:
@@ -64,8 +68,7 @@ def _new_definitions(
         assert law.sides is not None
         for head, body in (law.sides, law.sides[::-1]):
             if isinstance(head, Apply) and _defines(head, body, signatures, found):
-                parameters = tuple(str(argument) for argument in head.arguments)
-                yield head.name, Definition(law, parameters, _inlined(body, found))
+                yield head.name, Definition(tuple(map(str, head.arguments)), (_inlined(body, found),))
 
 
 def _defines(head: Apply, body: Pattern, signatures: Mapping[str, Signature], found: Mapping[str, Definition]) -> bool:
@@ -84,30 +87,15 @@ def is_foreign(name: str, signatures: Mapping[str, Signature]) -> bool:
     return name in signatures and signatures[name].kind == "constructor" and not is_expression(name) and name != "Var"
 
 
-@dataclass(frozen=True, slots=True)
-class Meaning:
-    """The equation that a user's relation stands for."""
-
-    law: Law
-    parameters: tuple[str, ...]
-    sides: tuple[Pattern, Pattern]
-
-    def of(self, applied: Apply) -> tuple[Pattern, Pattern]:
-        """The equation for arguments of the relation."""
-        values = dict(zip(self.parameters, applied.arguments, strict=True))
-        left, right = (replaced(side, values) for side in self.sides)
-        return left, right
-
-
-def declared_relations(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Meaning]:
+def declared_relations(laws: Iterable[Law], signatures: Mapping[str, Signature]) -> dict[str, Definition]:
     """The relations that rules of the ruleset `meaning` declare, each by the first such rule."""
-    found: dict[str, Meaning] = {}
+    found: dict[str, Definition] = {}
     for law in (it for it in laws if it.ruleset == MEANING):
         match law.conditions, law.actions:
             case (Apply(name, arguments),), (Action("union", (left, right)),) if _is_user_relation(name, signatures):
                 names = [it.name for it in arguments if isinstance(it, Variable)]
                 if len(set(names)) == len(arguments) and {*variables(left), *variables(right)} <= set(names):
-                    found.setdefault(name, Meaning(law, tuple(names), (left, right)))
+                    found.setdefault(name, Definition(tuple(names), (left, right)))
     return found
 
 
@@ -120,9 +108,7 @@ def _inlined(pattern: Pattern, found: Mapping[str, Definition]) -> Pattern:
     match pattern:
         case Apply(name, arguments):
             inner = tuple(_inlined(argument, found) for argument in arguments)
-            if name not in found:
-                return Apply(name, inner)
-            return replaced(found[name].body, dict(zip(found[name].parameters, inner, strict=True)))
+            return found[name].of(inner)[0] if name in found else Apply(name, inner)
         case _:
             return pattern
 
@@ -155,13 +141,17 @@ def unfolded(law: Law, laws: Sequence[Law], signatures: Mapping[str, Signature])
     return tuple(_map(form, found, own) for form in forms)
 
 
-def _with_equations(law: Law, declared: Mapping[str, Meaning]) -> Law:
+def _with_equations(law: Law, declared: Mapping[str, Definition]) -> Law:
     """A law with the equations of declared relations in place of the relations, in conditions and in what it asserts."""
-    conditions = tuple(
-        Equal(*declared[it.name].of(it)) if isinstance(it, Apply) and it.name in declared else it for it in law.conditions
-    )
+
+    def equated(it: Condition) -> Condition:
+        return Equal(*declared[it.name].of(it.arguments)) if isinstance(it, Apply) and it.name in declared else it
+
+    conditions = tuple(map(equated, law.conditions))
     asserted = [(it, _asserted(it, {*declared})) for it in law.actions]
-    actions = tuple(it if applied is None else Action("union", declared[applied.name].of(applied)) for it, applied in asserted)
+    actions = tuple(
+        it if applied is None else Action("union", declared[applied.name].of(applied.arguments)) for it, applied in asserted
+    )
     return replace(law, conditions=conditions, actions=actions)
 
 
