@@ -14,9 +14,8 @@ from mirage_eg.egraph.soundness.check_law import Counterexample, Truth
 from mirage_eg.egraph.tensor.counterexamples import Tried, tried_equation, tried_law, tried_where_both_fit
 from mirage_eg.egraph.tensor.extents import Unread, missing_conditions
 from mirage_eg.egraph.tensor.normal_form import NoNormalForm, equal, proved
-from mirage_eg.egraph.tensor.ops import MOVES
-from mirage_eg.egraph.tensor.term import Equation, ops, text
-from mirage_eg.egraph.tensor.typing import RANK_OF_ANY, Attributes, IllTyped, TypedEquation, term_ranks, typed
+from mirage_eg.egraph.tensor.term import Equation, text
+from mirage_eg.egraph.tensor.typing import RANK_OF_ANY, Attributes, IllTyped, TypedEquation, axes_of, term_ranks, typed
 from mirage_eg.egraph.tensor.written import SAME, Written, WrittenLaw, with_open_sizes, written_laws
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.plurals import counted
@@ -70,7 +69,7 @@ def _without_types(equation: Equation, clash: str) -> TensorVerdict:
     left, right = (with_open_sizes(side, numbers) for side in equation)
     try:
         ranks = term_ranks(equation)
-        rank = ranks[""] if ranks[""] is not None else max([RANK_OF_ANY, *(it + 2 for it in _axes(equation))])
+        rank = ranks[""] if ranks[""] is not None else max([RANK_OF_ANY, *(axis + 2 for axis in axes_of(equation))])
         known = {name: rank if it is None else it for name, it in ranks.items() if name}
         found = tried_where_both_fit(left, right, rank, known)
     except (IllTyped, Unread, IndexError):
@@ -78,10 +77,6 @@ def _without_types(equation: Equation, clash: str) -> TensorVerdict:
     if not found.trials:
         return TensorVerdict(Truth.ILL_TYPED, clash)
     return _without_proof(found, "cuts at different places")
-
-
-def _axes(equation: Equation) -> list[int]:
-    return [int(name.split()[1]) for side in equation for name in ops(side) if name.split()[0] in MOVES]
 
 
 def decide(law: Law, by_laws: Laws) -> TensorVerdict:
@@ -181,7 +176,7 @@ def attributes_of(law: WrittenLaw) -> Attributes | None:
 
 
 def _by_normal_form(equation: Equation, attributes: Attributes) -> str:
-    axes = _axes(equation)
+    axes = axes_of(equation)
     rank = [f"every rank from {max(axes) + 1}"] if axes and set(term_ranks(equation).values()) == {None} else []
     return " and ".join(["normal form", *scope(equation, attributes), *rank]).replace("normal form and", "normal form, for", 1)
 

@@ -168,8 +168,7 @@ def typed(equation: Equation, attributes: Attributes = Attributes()) -> TypedEqu
     ranks = term_ranks(equation)
     shapes = Shapes(attributes)
     names = dict.fromkeys(it for side in equation for it in subterms(side) if isinstance(it, str))
-    most = max((_axis(name) + 2 for side in equation for name in ops(side)), default=0)
-    free = max(RANK_OF_ANY, most)
+    free = max([RANK_OF_ANY, *(axis + 2 for axis in axes_of(equation))])
 
     def number(rank: int | None) -> int:
         return free if rank is None else rank
@@ -186,10 +185,9 @@ def typed(equation: Equation, attributes: Attributes = Attributes()) -> TypedEqu
     return TypedEquation(sides[0], sides[1], shapes, env, {name: ranks[name] for name in names})
 
 
-def _axis(name: str) -> int:
-    """The axis of an op that has one, else −1."""
-    row = op(name)
-    return row.axis if row.base in MOVES else -1
+def axes_of(equation: Equation) -> list[int]:
+    """The axes that ops name."""
+    return [op(name).axis for side in equation for name in ops(side) if op(name).base in MOVES]
 
 
 def term_ranks(sides: Sequence[Term], given: Mapping[str, int] | None = None) -> dict[str, int | None]:
