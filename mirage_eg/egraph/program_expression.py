@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from math import gcd
 
 from mirage_eg.egraph.expression import Expression, Split, express, parts_of
-from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.dissolve import dissolve
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.renamed_views import Renamed, rename_views
 
@@ -84,12 +83,11 @@ def _axis(axes: Axes, name: str | None, option: str) -> int | None:
 
 def _with_opaque_values(graph: Graph) -> Graph:
     """The graph with inputs in place of the results of library ops."""
-    nodes: list[Node] = []
-    for item, values in graph.numbered():
+    copy = GraphCopy(graph)
+    for item, values in copy:
         if item.kind is not Kind.LIBRARY:
-            nodes.append(item)
+            copy.copy(item, values)
             continue
         for value in values:
-            kind = graph.types[value]
-            nodes.append(write.source(kind, name=f"{item.op}_{value}"))
-    return Graph(tuple(nodes))
+            copy.read(value, name=f"{item.op}_{value}")
+    return copy.graph()

@@ -118,33 +118,30 @@ def _is_proved(program: Graph, value: int, number: Fraction, proved: Mapping[int
 
 def _as_function(program: Graph, value: int, number: Fraction) -> tuple[Graph, Graph]:
     """A value as a function of what no elementwise op computes, at small extents; and the constant that it may be."""
-    nodes: list[Node] = []
-    place: dict[int, int] = {}
+    copy, needed = GraphCopy(program), {value}
 
     def small(kind: TensorType) -> tuple[int, ...]:
         return tuple(min(extent, _MOST_EXTENT) for extent in kind.shape)
 
-    needed = {value}
     for item, values in reversed(program.numbered()):
         if needed.intersection(values) and _is_elementwise(program, item, values[0]):
             needed.update(item.operands)
-    for item, values in program.numbered():
+    for item, values in copy:
         for one in needed.intersection(values):
             kind = program.types[one]
             if item.op == "full":
-                nodes.append(node("full", shape=small(kind), value=item["value"], dtype=item["dtype"]))
+                copy.position[one] = copy.append(node("full", shape=small(kind), value=item["value"], dtype=item["dtype"]))
             elif not _is_elementwise(program, item, one):
-                nodes.append(node("input", shape=small(kind), dtype=str(kind.dtype), name=f"v{one}"))
+                source = node("input", shape=small(kind), dtype=str(kind.dtype), name=f"v{one}")
+                copy.position[one] = copy.append(source)
             elif item.kind is not Kind.ELEMENTWISE:  # it does nothing
-                place[one] = place[item.operands[0]]
-                continue
+                copy.position[one] = copy.position[item.operands[0]]
             else:
-                nodes.append(Node(item.op, tuple(place[i] for i in item.operands), item.attributes))
-            place[one] = len(nodes) - 1
-    kind = program.types[value]
-    inputs = [it for it in nodes if it.op == "input"]
+                copy.copy(item, values)
+    copy.write(value)
+    function, kind = copy.graph(), program.types[value]
     constant = node("full", shape=small(kind), value=number, dtype=str(kind.dtype))
-    return Graph((*nodes, node("output", place[value]))), Graph((*inputs, constant, node("output", len(inputs))))
+    return function, Graph((*function.inputs, constant, node("output", len(function.inputs))))
 
 
 def _is_elementwise(program: Graph, item: Node, value: int) -> bool:

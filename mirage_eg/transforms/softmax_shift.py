@@ -119,26 +119,20 @@ def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Gra
 
     Axes that only the rest of the program joins are separate in it.
     """
-    nodes: list[Node] = []
-    moved: dict[int, int] = {}
-
-    def read(value: int) -> int:
-        if value not in moved:
-            moved[value] = len(nodes)
-            nodes.append(write.source(program.types[value]))
-        return moved[value]
-
+    copy, ends = GraphCopy(program), list[int]()
     own = {shifted.exponential, shifted.maximum}
-    ends: list[int] = []
-    for item, values in program.numbered():
+    for item, values in copy:
         shift = item.op in DIFFERENCES and item.operands == (shifted.x, shifted.maximum)
         if item.op == "output" or not (shift or own & {*values} or any(degrees[i] for i in item.operands)):
             continue
-        operands = tuple(read(i) for i in item.operands)
-        moved[values[0]] = len(nodes)
-        nodes.append(Node(item.op, operands, item.attributes))
-        ends += [moved[values[0]]] * (not degrees[values[0]] and any(degrees[i] for i in item.operands))
-    return Graph((*nodes, *(node("output", end) for end in ends)))
+        for operand in item.operands:
+            if operand not in copy.position:
+                copy.read(operand)
+        copy.copy(item, values)
+        ends += [values[0]] * (not degrees[values[0]] and any(degrees[i] for i in item.operands))
+    for end in ends:
+        copy.write(end)
+    return copy.graph()
 
 
 def _degrees(program: Graph, exponential: int, axes: Axes | None = None, rows: frozenset[int] = frozenset()) -> dict[int, int]:
