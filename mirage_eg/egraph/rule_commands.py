@@ -79,13 +79,12 @@ class LoadedCommand:
     declared: frozenset[str] = frozenset()
 
 
-@lru_cache(maxsize=256)
-def loaded_commands(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[LoadedCommand, ...]:
-    """The commands of a file, parsed once for the e-graphs of all targets."""
+@lru_cache(maxsize=64)
+def loaded_commands(files: tuple[tuple[str, str], ...], sorts: tuple[tuple[str, Signature], ...]) -> tuple[LoadedCommand, ...]:
+    """The commands of files (path and text), parsed once for the e-graphs of all targets."""
     signatures = dict(sorts)
-    written = (
-        (with_rationals(command, signatures, place), place) for command, place in commands_of(bindings.EGraph(), path, text)
-    )
+    commands = (it for path, text in files for it in commands_of(bindings.EGraph(), path, text))
+    written = ((with_rationals(command, signatures, place), place) for command, place in commands)
     return tuple(
         LoadedCommand(command, core_of(command).name, directions(read_law(command, place, "")))
         if isinstance(command, LAWS)

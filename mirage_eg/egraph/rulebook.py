@@ -87,8 +87,9 @@ class Rulebook:
     left_out: frozenset[str] = frozenset()
 
     @property
-    def _sorts(self) -> tuple[tuple[str, Signature], ...]:
-        return tuple(self.signatures.items())
+    def _steps(self) -> tuple[LoadedCommand, ...]:
+        files = tuple((theory.path, theory.text) for theory in self.theories)
+        return loaded_commands(files, tuple(self.signatures.items()))
 
     @property
     def laws(self) -> tuple[Law, ...]:
@@ -130,7 +131,7 @@ class Rulebook:
 
     def _reached(self, inserted: Iterable[str]) -> list[LoadedCommand]:
         """The laws that can match in an e-graph that grows from the tables `inserted`, and the declarations of its tables."""
-        steps = [step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts)]
+        steps = self._steps
         laws = [step for step in steps if step.directions and step.name not in self.left_out]
         filled = set(inserted)
         names: set[str] = set()
@@ -148,8 +149,7 @@ class Rulebook:
     def add_laws(self, egraph: bindings.EGraph, names: Iterable[str]) -> None:
         """Add the laws of these names to an e-graph that has the declarations."""
         chosen = set(names)
-        steps = [step for theory in self.theories for step in loaded_commands(theory.path, theory.text, self._sorts)]
-        egraph.run_program(*(step.command for step in steps if step.name in chosen))
+        egraph.run_program(*(step.command for step in self._steps if step.name in chosen))
 
     def new_egraph(self, inserted: Iterable[str], without: frozenset[str] = frozenset()) -> bindings.EGraph:
         """A fresh e-graph with the tables that fill and the applicable laws, but the laws named in `without`.

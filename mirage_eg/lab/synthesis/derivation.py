@@ -191,12 +191,13 @@ class Session:
     def __init__(self, laws: Laws, asked: Sequence[Question], effort: SaturationEffort, joined: bool = False) -> None:
         self.asked, self._effort = tuple(asked), effort
         tables = _tables(laws, asked)
-        self._egraph = laws.rulebook.new_egraph(tables, frozenset(law.name for law in laws.rulebook.laws if is_equation(law)))
+        equations = frozenset(law.name for law in laws.rulebook.laws if is_equation(law))
+        self._egraph = laws.rulebook.new_egraph(tables, equations)
         self._egraph.run_program(*_insertions(self.asked, joined))
         while run_once(self._egraph, OWN_RULESET).updated:
             pass  # there are no laws yet: the analyses end, since they only go up the terms
-        names = {law.name for law in laws.rulebook.laws if is_equation(law)} - laws.without
-        laws.rulebook.add_laws(self._egraph, names & laws.rulebook.applicable(tables))
+        if names := equations - laws.without:
+            laws.rulebook.add_laws(self._egraph, names & laws.rulebook.applicable(tables))
         self.add(*laws.added)
 
     def add(self, *laws: Law) -> None:
