@@ -10,13 +10,13 @@ _DEEPEST = 400  # parentheses
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SExpression:
     """An atom, with its quotes if it has any, or parentheses with the parts in them, from one character to another."""
 
     text: str  # "(" of parentheses
     start: int
     end: int
-    parts: tuple["Part", ...] = ()
+    parts: tuple["SExpression", ...] = ()
 
     @property
     def is_atom(self) -> bool:
@@ -29,9 +29,9 @@ def error_at(character: int, message: str) -> OptionError:
     return OptionError(f"term, character {character + 1}: {message}")
 
 
-def read_parts(text: str) -> Part:
+def read_parts(text: str) -> SExpression:
     """The one S-expression of a text. Raises OptionError: the text is none; the message has the place in it."""
-    opened: list[tuple[int, list[Part]]] = [(0, [])]
+    opened: list[tuple[int, list[SExpression]]] = [(0, [])]
     last = position = 0
     while text[position:].strip():
         found = _TOKEN.match(text, position)
@@ -43,10 +43,10 @@ def read_parts(text: str) -> Part:
             if len(opened) > _DEEPEST + 1:
                 raise error_at(last, f"got more than {_DEEPEST} parentheses in one another")
         elif token != ")":
-            opened[-1][1].append(Part(token, last, last))
+            opened[-1][1].append(SExpression(token, last, last))
         elif len(opened) > 1:
             start, parts = opened.pop()
-            opened[-1][1].append(Part("(", start, last, tuple(parts)))
+            opened[-1][1].append(SExpression("(", start, last, tuple(parts)))
         else:
             raise error_at(last, "got ')', wanted a term")
     [(_, found_parts), *unclosed] = opened

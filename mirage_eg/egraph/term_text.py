@@ -13,7 +13,7 @@ from fractions import Fraction
 
 from mirage_eg.egraph.expression import Constant, Expression, Tree
 from mirage_eg.egraph.laws import Signature
-from mirage_eg.egraph.s_expressions import Part, error_at, read_parts
+from mirage_eg.egraph.s_expressions import SExpression, error_at, read_parts
 from mirage_eg.ir.errors import OptionError
 
 CLASS = "Class"  # the tree ("Class", 12) is the text #12: any term of that class
@@ -104,11 +104,11 @@ class _Reader:
     inputs: Collection[str]
     classes: Collection[int]
 
-    def term(self, part: Part) -> Tree:
+    def term(self, part: SExpression) -> Tree:
         """The term of a part of a text."""
         if part.is_atom:
             return self.atom(part)
-        head, *arguments = part.parts or (Part(")", part.end, part.end),)
+        head, *arguments = part.parts or (SExpression(")", part.end, part.end),)
         signature = self.signatures.get(head.text)
         if signature is None or signature.kind != "constructor" or signature.output != "E":
             known = sorted(it for it, found in self.signatures.items() if found.kind == "constructor" and found.output == "E")
@@ -125,7 +125,7 @@ class _Reader:
         pairs = zip(arguments, sorts, strict=True)
         return (head.text, *(self.term(it) if sort == "E" else _constant(it, sort) for it, sort in pairs))
 
-    def atom(self, part: Part) -> Tree:
+    def atom(self, part: SExpression) -> Tree:
         """An input by its name, or a class by its number."""
         name = str(_constant(part, "String"))
         if name in self.inputs:
@@ -139,7 +139,7 @@ class _Reader:
         raise error_at(part.start, f"no input {name!r}; {hint}")
 
 
-def _constant(part: Part, sort: str) -> Constant:
+def _constant(part: SExpression, sort: str) -> Constant:
     if not part.is_atom:
         raise error_at(part.start, f"got '(', wanted a constant ({sort})")
     try:

@@ -18,7 +18,7 @@ from mirage_eg.egraph.laws import (
     replaced,
     variables,
 )
-from mirage_eg.egraph.s_expressions import Part, error_at, read_parts
+from mirage_eg.egraph.s_expressions import SExpression, error_at, read_parts
 from mirage_eg.egraph.tensor.ops import ACTIVATIONS, BASES, ELEMENTWISE, MOVES, op
 from mirage_eg.egraph.tensor.term import Term
 from mirage_eg.egraph.tensor.typing import TypedTerm
@@ -146,7 +146,7 @@ def read_term(source: str) -> Term:
     Raises OptionError: the text is no term.
     """
 
-    def read(part: Part) -> Term:
+    def read(part: SExpression) -> Term:
         if part.is_atom:
             return part.text
         if not part.parts or not part.parts[0].is_atom:
@@ -197,7 +197,7 @@ def text_of(term: Written) -> str:
     return f"({' '.join([base, *head, *map(str, term.sizes), *map(text_of, term.operands)])})"
 
 
-def _head(head: Part, rest: list[Part]) -> str:
+def _head(head: SExpression, rest: list[SExpression]) -> str:
     """The op with its attributes, which are taken from the parts behind it."""
     name = head.text
     if name in MOVES:
