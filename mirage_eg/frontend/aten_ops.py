@@ -43,6 +43,10 @@ def _converted(call: Call) -> Handled:
 HANDLERS: Mapping[str, Handler] = {**_TYPED, "prims.convert_element_type.default": _converted}
 
 FROM_SHAPES = frozenset(
-    f"aten.{name}.default" for name in ("new_ones", "new_zeros", "new_full", "ones_like", "zeros_like", "full_like", "zero")
-) | {"aten.fill.Scalar", "aten.fill.Tensor"}
+    f"aten.{name}"
+    for name in (
+        *("new_ones.default", "new_zeros.default", "new_full.default", "new_empty.default", "zero.default", "fill.Scalar"),
+        *("ones_like.default", "zeros_like.default", "full_like.default", "empty_like.default", "fill.Tensor"),
+    )
+)
 """Ops that read nothing of their operand but its shape and type: constants at import."""

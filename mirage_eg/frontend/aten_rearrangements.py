@@ -35,11 +35,13 @@ def _same(call: Call) -> Tensor:
 
 
 def _dropout(call: Call) -> Tensor:
-    """The operand itself outside training."""
+    """The operand itself outside training or of probability 0, its product with 0 of 1; others are products at import."""
     x, probability = call.tensor("input"), call.number("p")
-    if call.take("train") and probability != 0:
+    if call.take("train") is False:
+        return x
+    if probability not in (0, 1) or len(call.results) > 1:
         raise UnsupportedError(f"dropout with p = {float(probability):g} in training is random")
-    return x
+    return x * 0 if probability else x
 
 
 def _cast(call: Call) -> Tensor:
@@ -377,7 +379,7 @@ HANDLERS: Mapping[str, Handler] = {
     **named("contiguous.default clone.default alias.default detach.default detach_.default", _same),
     **named("lift_fresh_copy.default positive.default", _same),
     **named("dropout.default feature_dropout.default", _dropout),
-    "aten.native_dropout.default": first_of(_dropout, "the mask of dropout is random"),
+    "aten.native_dropout.default": first_of(_dropout, "the mask of a dropout without random numbers"),
     **named("to.dtype to.dtype_layout to.device to.other _to_copy.default type_as.default", _cast),
     **named("view.default view_as.default _unsafe_view.default reshape.default reshape_as.default", _reshape),
     **named("flatten.using_ints unflatten.int unsqueeze.default squeeze.default squeeze.dim squeeze.dims", _reshape),

@@ -5,14 +5,11 @@ torch's, and its pair is torch's view of its result. Nodes that no other reads t
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from mirage_eg.frontend.fx_values import Fx
-
-_KEPT = ("nn_module_stack", "stack_trace")  # of what torch.export says of a node
+from mirage_eg.frontend.fx_values import Fx, inserted
 
 
 def has_complex(graph: Any) -> bool:
@@ -55,19 +52,7 @@ class _Pairs:
 
     def call(self, name: str, *args: Any) -> Fx:
         """A new node of an ATen op."""
-        import torch
-        from torch._subclasses.fake_tensor import FakeTensor
-        from torch.fx.node import map_arg
-        from torch.utils._pytree import tree_leaves
-
-        packet, _, overload = name.partition(".")
-        target = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        given = map_arg(args, lambda node: node.meta["val"])
-        mode = next((it.fake_mode for it in tree_leaves(given) if isinstance(it, FakeTensor)), nullcontext())
-        with self.graph.inserting_before(self.place):
-            made = self.graph.call_function(target, args)
-        with mode:
-            made.meta = {name: self.place.meta[name] for name in _KEPT if name in self.place.meta} | {"val": target(*given)}
+        made = inserted(self.place, name, *args)
         self.replaced.add(made)
         return made
 

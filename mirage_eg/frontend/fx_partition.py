@@ -104,10 +104,10 @@ def writes_argument(node: Fx) -> bool:
 
 
 def _live(graph: Any) -> set[Fx]:
-    """The nodes that an output depends on."""
+    """The nodes that an output depends on, and random calls: the next one follows them in the generator."""
     live: set[Fx] = set()
     for node in reversed(graph.nodes):
-        if node.op == "output" or node in live or writes_argument(node):
+        if node.op == "output" or node in live or writes_argument(node) or is_random(node):
             live.update(operands_of(node), [node])
     return live
 
@@ -139,6 +139,8 @@ def _try(node: Fx, trial: Translation, found: Analysis) -> None:
         found.place[node], found.reason[node] = Place.OUTSIDE, str(error)
         if is_random(node):
             found.of_parameters.discard(node)
+            if all(found.place.get(it) is Place.CONSTANT for it in operands):
+                found.reason[node] = RANDOM
         return
     found.place[node] = Place.SEGMENT
     ops = [item.op for item in trial.graph.nodes[before:] if item.op != "input"]
@@ -205,17 +207,20 @@ def _set_levels(graph: Any, found: Analysis) -> None:
 
 
 MOVES = "moves data between outside nodes; no segment uses it"
+RANDOM = "torch computes random numbers"
 
 
 def _levels(graph: Any, found: Analysis) -> None:
     level: dict[Fx, int] = {}
+    drawn = 0  # random calls stay in order
     for node in graph.nodes:
         place = found.place.get(node)
         if place is Place.SEGMENT and node not in found.of_parameters:
             level[node] = max((level.get(it, 0) for it in found.operands(node)), default=0)
         elif place is Place.OUTSIDE:
             after = [level.get(it, 0) + (found.place.get(it) is Place.SEGMENT) for it in found.operands(node)]
-            level[node] = max(after, default=0)
+            level[node] = max([drawn * is_random(node), *after])
+            drawn = level[node] if is_random(node) else drawn
     for node in reversed(graph.nodes):  # computed from parameters alone, or moved only: where it is used first
         if found.place.get(node) is Place.SEGMENT and (node in found.of_parameters or node in found.moves):
             users = [user for user in users_of(node, found) if found.place.get(user) not in (Place.CONSTANT, Place.DROPPED)]

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from math import prod
+from operator import getitem
 from types import MappingProxyType
 from typing import Any
 
@@ -120,10 +122,21 @@ def attribute_of(node: Fx) -> Any:
 
 
 def is_random(node: Fx) -> bool:
-    """Whether a second call of a node may give another value."""
+    """Whether a call may give random numbers: a dropout outside training does not, nor do attention and layers without."""
     import torch
 
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    given = arguments_of(node)
+    in_training = given.get("train") is not False and given.get("training") is not False
+    return in_training and all(given.get(name, 1) for name in ("dropout_p", "dropout"))
+
+
+def arguments_of(node: Fx) -> dict[str, Any]:
+    """The arguments of an op by name, with the defaults of its schema."""
+    arguments = node.target._schema.arguments
+    defaults = {it.name: it.default_value for it in arguments if it.has_default_value()}
+    return defaults | dict(zip((it.name for it in arguments), node.args, strict=False)) | dict(node.kwargs)
 
 
 def is_mutable(node: Fx) -> bool:
@@ -185,6 +198,27 @@ def call(node: Fx, value: Callable[[Fx], Any], device: Any = None) -> Any:
 
     args, kwargs = pytree.tree_map_only((torch.fx.Node, torch.device), replaced, (node.args, dict(node.kwargs)))
     return node.target(*args, **kwargs)
+
+
+def inserted(place: Fx, name: str, *args: Any) -> Fx:
+    """A new call before a node, of an ATen op or `getitem`, with the fake value of its result."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensor
+    from torch.fx.node import map_arg
+    from torch.utils._pytree import tree_leaves
+
+    packet, _, overload = name.partition(".")
+    target = getitem if name == "getitem" else getattr(getattr(torch.ops.aten, packet), overload or "default")
+    given = map_arg(args, lambda node: node.meta["val"])
+    mode = next((it.fake_mode for it in tree_leaves(given) if isinstance(it, FakeTensor)), nullcontext())
+    with place.graph.inserting_before(place):
+        made = place.graph.call_function(target, args)
+    with mode:
+        made.meta = {name: place.meta[name] for name in _KEPT if name in place.meta} | {"val": target(*given)}
+    return made
+
+
+_KEPT = ("nn_module_stack", "stack_trace")  # of what torch.export says of a node
 
 
 def numpy_of(tensor: Any) -> Any:

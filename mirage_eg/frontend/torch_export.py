@@ -19,8 +19,19 @@ from mirage_eg.frontend.aten_ops import HANDLERS
 from mirage_eg.frontend.coverage import Coverage, coverage
 from mirage_eg.frontend.fx_complex import has_complex, write_pairs
 from mirage_eg.frontend.fx_partition import Analysis, Place, analyse, constants_of, escaping, segments
+from mirage_eg.frontend.fx_random import has_random_calls, random_definitions, separate_random_calls
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx, HostValues, attribute_of, flops_of, is_mutable, nbytes_of, numpy_of, read_of
+from mirage_eg.frontend.fx_values import (
+    Fx,
+    HostValues,
+    attribute_of,
+    flops_of,
+    is_mutable,
+    is_random,
+    nbytes_of,
+    numpy_of,
+    read_of,
+)
 from mirage_eg.frontend.imported import AddedInput, Constant, Imported, ImportedSegment, InputKind, Outside
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.all_experts import with_all_experts
@@ -65,10 +76,7 @@ def import_program(program: Any) -> Imported:
         if target not in mutated:
             roles[name] = Place.PARAMETER if _is_packed(state[name]) else Place.CONSTANT
     names = signature.inputs_to_parameters | {it: name for it, name in others.items() if roles.get(it) is Place.PARAMETER}
-    graph = program.graph
-    if has_complex(graph):  # of the user's program
-        graph = torch.fx.GraphModule(program.graph_module, deepcopy(graph)).graph
-        write_pairs(graph)
+    graph = _rewritten(program.graph_module, program.graph)
     return _imported(graph, roles, state, names, Running(graph, state, program))
 
 
@@ -89,20 +97,29 @@ def import_graph(
     Raises ProgramError: torch is not installed, or a node changes an operand in place.
     """
     torch = torch_module()
-    if has_complex(module.graph):
-        module = torch.fx.GraphModule(module, deepcopy(module.graph))
-        write_pairs(module.graph)
+    graph = _rewritten(module, module.graph)
     roles = dict.fromkeys(parameters, Place.PARAMETER) | dict.fromkeys(constants, Place.CONSTANT)
     state = {**parameters, **constants}
     names = {name: name for name in parameters}
-    for node in module.graph.nodes:
+    for node in graph.nodes:
         if node.op == "get_attr":
             state[node.name] = attribute_of(node)
             weight = isinstance(state[node.name], torch.nn.Parameter)
             roles[node.name] = Place.PARAMETER if weight else Place.CONSTANT
             if weight:
                 names[node.name] = node.target
-    return _imported(module.graph, roles, state, names, Running(module.graph, state))
+    return _imported(graph, roles, state, names, Running(graph, state))
+
+
+def _rewritten(module: Any, graph: Any) -> Any:
+    """The user's graph; a copy that is written anew where it has complex or random numbers."""
+    import torch
+
+    if has_complex(graph) or has_random_calls(graph):
+        graph = torch.fx.GraphModule(module, deepcopy(graph)).graph
+        write_pairs(graph)
+        separate_random_calls(graph)
+    return graph
 
 
 def torch_module() -> Any:
@@ -116,11 +133,12 @@ def torch_module() -> Any:
 
 
 def functional(program: Any) -> Any:
-    """The program without in-place ops, and without ops that torch decomposes and import does not know.
+    """The program without in-place ops, and without ops that torch decomposes and import does not know or that are dropouts.
 
     Those stay if a decomposition branches on a value, as that of `take` at an index without dims.
     """
     import torch
+    from torch._inductor import config as inductor
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     signature = program.graph_signature
@@ -128,12 +146,15 @@ def functional(program: Any) -> Any:
     known = constants_of(program.graph, roles)
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
     kept = HANDLERS.keys()
-    unknown = {node.target for node in calls if node not in known and str(node.target) not in kept}
+    random = {node.target for node in calls if is_random(node)}  # torch's decomposition of an LSTM forgets its dropout
+    unknown = {node.target for node in calls if node not in known and str(node.target) not in kept} - random
     table = _decompositions() if unknown else {}
     decomposed = {op: table[op] for op in unknown if op in table}
+    if random & (definitions := random_definitions()).keys():
+        decomposed |= definitions
     if decomposed or any(is_mutable(node) or isinstance(node.target, torch._ops.HigherOrderOperator) for node in calls):
         try:
-            with catch_warnings():
+            with catch_warnings(), inductor.patch(fallback_random=True):  # random calls that nothing reads stay
                 simplefilter("ignore", FutureWarning)  # torch's, of how it copies the specification of its own inputs
                 try:
                     return program.run_decompositions(decomposed)

@@ -291,6 +291,7 @@ def _kept_as(entry: str, cached: bool) -> Iterator[None]:
 def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:
     """Our kernels for segments, torch's own ops for the rest, which have no modes."""
     from torch._dynamo.backends.common import aot_autograd
+    from torch._inductor import config as inductor
 
     from mirage_eg.frontend.torch_export import defined_ops
     from mirage_eg.torch_compile.compile_graph import compile_graph
@@ -302,9 +303,10 @@ def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call
         compile_graph(module, weights, settings, _sizes_may_change(), call=call)
         return direct.compile(module)
 
-    wrapped: Callable[..., Any] = aot_autograd(
-        fw_compiler=inner, inference_compiler=inner, decompositions=defined_ops(), keep_inference_input_mutations=True
-    )(gm, example_inputs)
+    with inductor.patch(fallback_random=True):  # random calls that nothing reads stay, as in eager torch
+        wrapped: Callable[..., Any] = aot_autograd(
+            fw_compiler=inner, inference_compiler=inner, decompositions=defined_ops(), keep_inference_input_mutations=True
+        )(gm, example_inputs)
     return direct.function or enabled(wrapped)
 
 

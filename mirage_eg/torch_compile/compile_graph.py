@@ -15,6 +15,7 @@ from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.measure.timing import can_time, gpu_available
 from mirage_eg.frontend.fx_complex import write_pairs
 from mirage_eg.frontend.fx_partition import Place
+from mirage_eg.frontend.fx_random import separate_random_calls
 from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
 from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, is_row_major, name_dims, number_at
@@ -73,6 +74,7 @@ def compile_graph(
     try:
         with _disable_current_modes():  # values of constants are numbers
             write_pairs(module.graph)
+            separate_random_calls(module.graph)
             name_dims(module.graph)
             excluded = _excluded(settings, module.graph, in_place)
             found = fx_regions(module, [*parameters], excluded, settings.constant_weights, in_place)

@@ -4,6 +4,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from operator import attrgetter, getitem
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mirage_eg.frontend.fx_partition import writes_argument
-from mirage_eg.frontend.fx_values import Fx, HostValues, has_fixed_sizes, is_fixed, is_mutable, read_of
+from mirage_eg.frontend.fx_values import Fx, HostValues, has_fixed_sizes, is_fixed, is_mutable, is_random, read_of
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
@@ -331,7 +332,7 @@ def _has_strides(node: Fx, strides: Sequence[int] | None) -> bool:
 
 
 def _sort(graph: Any) -> None:
-    """Order the nodes by their operands and else as they are; writes to arguments come last.
+    """Order the nodes by their operands and else as they are; random calls stay in order, writes to arguments come last.
 
     What reads an argument that a segment writes follows the segment: only the segment reads the old value.
     """
@@ -344,6 +345,9 @@ def _sort(graph: Any) -> None:
         for reader in {user for written in node.args[1] for user in written.users} - {node}:
             before[reader].add(node)
             after[node].add(reader)
+    for node, following in pairwise(filter(is_random, nodes)):
+        before[following].add(node)
+        after[node].add(following)
     missing = {node: len(operands) for node, operands in before.items()}
     ready = [place[node] for node in nodes if not missing[node] and node.op != "output"]
     heapify(ready)

@@ -224,12 +224,6 @@ def test_a_vector_in_a_product_is_a_row_or_a_column(left: tuple[int, ...], right
     assert_equal(torch.matmul, *tensors(left, right))
 
 
-@pytest.mark.parametrize("op", [f.dropout, lambda x, p: torch.native_dropout(x, p, True)[0]])
-def test_dropout_in_training_stays_outside(op: Callable[..., Any]) -> None:
-    [node] = imported(lambda x: op(x.exp(), 0.2), *tensors((4, 8))).outside
-    assert node.reason == "dropout with p = 0.2 in training is random"
-
-
 def test_an_argument_that_no_handler_knows_leaves_the_node_outside() -> None:
     graph = KernelGraph()
     kind = TorchType((3, 4), "float32")

@@ -8,7 +8,7 @@ train mode, as KernelBench runs them.
 import copy
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -19,6 +19,7 @@ from types import CellType, FunctionType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.ir.errors import LimitError, OptionError, ProgramError
@@ -158,7 +159,7 @@ def _reference(source: str, path: str, shrinking: str | None, most: int) -> tupl
     module = run_source(source, path, shrinking)
     torch.manual_seed(0)
     given = module.get_init_inputs()
-    model = module.Model(**given) if isinstance(given, dict) else module.Model(*given)
+    model = with_buffers(module.Model(**given) if isinstance(given, dict) else module.Model(*given))
     if shrinking:
         with torch.device("meta"):
             elements = sum(one.numel() for one in tensors_of(module.get_inputs()))
@@ -167,30 +168,57 @@ def _reference(source: str, path: str, shrinking: str | None, most: int) -> tupl
     inputs = list(module.get_inputs())
     normal = [torch.randn_like(x) if is_float(x) else x for x in inputs]
     with torch.no_grad():
-        trials = [(drawn, tensors_of(float64_copy(model)(*map(in_float64, drawn)))) for drawn in (inputs, normal)]
+        trials = [(drawn, _results(in_float64(model), *drawn)) for drawn in (inputs, normal)]
     usable = [trial for trial in trials if all(bool(torch.isfinite(x).all()) for x in trial[1])]
     if not usable:
         raise _UnusableError("its result is not finite")
     return model, usable
 
 
-def float64_copy(model: Any) -> Any:
-    """A copy of a model in float64, with the tensors and closures over modules that it has as plain attributes."""
+def _results(function: Any, *inputs: Any) -> list[Any]:
+    """The tensors of a call that has random numbers of one seed."""
+    torch.manual_seed(0)
+    return tensors_of(function(*inputs))
+
+
+def in_float64(model: Any) -> Callable[..., Any]:
+    """A copy of a model in float64, with its closures over modules, as a function of inputs of any type.
+
+    It has the random numbers of the model in its own type.
+    """
     memo: dict[int, Any] = {}
-    copied = copy.deepcopy(model, memo).double()
+    copied = with_buffers(copy.deepcopy(model, memo)).double()
     for module in copied.modules():
         for name, value in vars(module).items():
-            if is_float(value):
-                setattr(module, name, value.double())
-            elif isinstance(value, FunctionType) and value.__closure__:  # a copy has the same cells
+            if isinstance(value, FunctionType) and value.__closure__:  # a copy has the same cells
                 cells = tuple(CellType(memo.get(id(it.cell_contents), it.cell_contents)) for it in value.__closure__)
-                setattr(module, name, FunctionType(value.__code__, value.__globals__, name, value.__defaults__, cells))
-    return copied
+                function = FunctionType(value.__code__, value.__globals__, name, value.__defaults__, cells)
+                function.__kwdefaults__ = value.__kwdefaults__
+                setattr(module, name, function)
+
+    def call(*inputs: Any) -> Any:
+        with _Float32Made():
+            return copied(*(it.double() if is_float(it) else it for it in inputs))
+
+    return call
 
 
-def in_float64(value: Any) -> Any:
-    """An input of a copy in float64."""
-    return value.double() if is_float(value) else value
+def with_buffers(model: Any) -> Any:
+    """The model, whose tensors are buffers where they were plain attributes: torch.export takes no write to those."""
+    for module in model.modules():
+        for name in [name for name, value in vars(module).items() if isinstance(value, torch.Tensor)]:
+            module.register_buffer(name, vars(module).pop(name))
+    return model
+
+
+class _Float32Made(TorchFunctionMode):  # type: ignore[misc]
+    """Makes in float32 what a model makes itself, random numbers for example, and gives it in float64."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_random = function in (torch.rand_like, torch.randn_like)
+        made = function(*args, **({"dtype": torch.float32} if is_random else {}), **(kwargs or {}))
+        is_own = is_random or not any(isinstance(it, torch.Tensor) for it in args)
+        return made.double() if is_own and isinstance(made, torch.Tensor) and made.dtype is torch.float32 else made
 
 
 def is_float(value: Any) -> bool:
@@ -200,6 +228,7 @@ def is_float(value: Any) -> bool:
 
 def compared_row(name: str, model: Any, trials: list[Trial]) -> ImportRow:
     """The row of a model that has a reference."""
+    from mirage_eg.frontend.fx_partition import RANDOM
     from mirage_eg.frontend.torch_export import import_program
 
     try:
@@ -213,13 +242,12 @@ def compared_row(name: str, model: Any, trials: list[Trial]) -> ImportRow:
         return ImportRow(name, Import.OUTSIDE, _line(error))
     ops = sum(len(program.ops) for program in imported.programs)
     row = ImportRow(name, Import.RIGHT, segments=len(imported.programs), ops=ops)
-    if imported.outside:
-        reasons = Counter(f"{one.op}: {one.reason}" for one in imported.outside)
+    if reasons := Counter(f"{one.op}: {one.reason}" for one in imported.outside if one.reason != RANDOM):
         first, *rest = [text if count == 1 else f"{text} ({count} times)" for text, count in reasons.items()]
         return replace(row, result=Import.OUTSIDE, reason=first + (f"; {len(rest)} more" if rest else ""))
     for inputs, wanted in trials:
         with torch.no_grad():
-            results, own = tensors_of(imported.run(*inputs)), tensors_of(copy.deepcopy(model)(*inputs))
+            results, own = _results(imported.run, *inputs), _results(copy.deepcopy(model), *inputs)
         if [x.shape for x in results] != [x.shape for x in wanted]:
             return replace(row, result=Import.WRONG, reason="the results have other shapes")
         row = replace(row, error=max([row.error or 0.0, *map(_error, results, wanted)]))

@@ -31,7 +31,7 @@ import triton
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.tf32 import RoundedOperands, rounded_operands
 from mirage_eg.backends.measure.timing import captured, free_cached_memory, gpu_available, timing_stream
-from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, float64_copy, in_float64, is_float
+from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, in_float64, is_float
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
 from mirage_eg.lab.bench.model_errors import tensors_of
 from mirage_eg.lab.bench.shrinking import run_source
@@ -205,8 +205,7 @@ def with_checks(row: GpuRow, contest: Contestants) -> GpuRow:
     theirs = all(_passes(runs, loaded.inputs(seed), THEIR_TOLERANCE[row.dtype]) for seed in range(SEED, SEED + TRIALS))
     row = replace(row, theirs=theirs)
     try:
-        exact = float64_copy(loaded.model)
-        return with_errors(row, contest, lambda *inputs: exact(*map(in_float64, inputs)), runs[EAGER], "float64")
+        return with_errors(row, contest, in_float64(loaded.model), runs[EAGER], "float64")
     except FOREIGN_ERRORS as error:  # no memory, or a model that no copy in float64 has
         row = replace(row, problems={**row.problems, "float64": " ".join(str(error).split())[:300]})
     free_cached_memory()
