@@ -99,7 +99,7 @@ class TilingClock(Clock):
         return Outcome(1.0 + steps, 1e-4, None)
 
 
-@pytest.mark.parametrize("fastest", few([(1, 1), (2, 32), (8, 2), (16, 16)], 2))
+@pytest.mark.parametrize("fastest", few(map(pytest.param, [(1, 1), (2, 32), (8, 2), (16, 16)]), 2))
 def test_the_neighbours_of_fast_tilings_lead_to_the_fastest_one(
     fastest: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,7 +44,7 @@ def searched() -> Result:
     return optimize("rows", rows(2, 8), OPTIONS)
 
 
-@pytest.mark.parametrize("sizes", few([(2, 9), (3, 40), (2, 1), (1, 8), (1, 1)], 3))
+@pytest.mark.parametrize("sizes", few(map(pytest.param, [(2, 9), (3, 40), (2, 1), (1, 8), (1, 1)]), 3))
 def test_structures_of_one_size_give_a_fused_verified_mugraph_at_another(searched: Result, sizes: tuple[int, int]) -> None:
     program = rows(*sizes)
     found = result_at(searched, rows(2, 8), program)

@@ -208,6 +208,7 @@ def test_a_problem_without_memory_beside_others_runs_again_once(
 
 
 @pytest.mark.skipif(gpu_available(), reason="here the problem would run")
+@pytest.mark.slow
 def test_a_problem_whose_process_fails_has_a_row_that_says_why(tmp_path: Path) -> None:
     rows: list[GpuRow] = []
     out = tmp_path / "rows.jsonl"
