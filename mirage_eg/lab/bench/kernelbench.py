@@ -216,7 +216,7 @@ class _Float32Made(TorchFunctionMode):  # type: ignore[misc]
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_random = function in (torch.rand_like, torch.randn_like)
-        made = function(*args, **({"dtype": torch.float32} if is_random else {}), **(kwargs or {}))
+        made = function(*args, **({"dtype": torch.float32} if is_random else {}) | (kwargs or {}))
         is_own = is_random or not any(isinstance(it, torch.Tensor) for it in args)
         return made.double() if is_own and isinstance(made, torch.Tensor) and made.dtype is torch.float32 else made
 

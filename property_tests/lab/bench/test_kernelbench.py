@@ -89,7 +89,7 @@ def test_a_model_in_float64_has_its_own_tensors_closures_and_random_numbers() ->
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             self.shift = self.shift + torch.randn(4)
-            return torch.nn.functional.linear(self.apply_inner(x) * torch.rand_like(x), torch.randn(4, 4))
+            return torch.nn.functional.linear(self.apply_inner(x) * torch.rand_like(x, dtype=torch.float32), torch.randn(4, 4))
 
     model, x = Model(), torch.randn(2, 4)
     exact = kernelbench.in_float64(model)
