@@ -24,6 +24,7 @@ def workload(write: Callable[[KernelGraph, int], Tensor | Mapping[str, Tensor]])
             g.mark_output(x, name)
         return g.graph()
 
+    del program.__wrapped__  # whose arguments are not those of the program
     return program
 
 

@@ -187,6 +187,11 @@ def test_a_program_may_take_the_batch_and_import_its_neighbours(folder: Path) ->
     del sys.modules["widths"]
 
 
+def test_a_built_in_program_may_be_that_of_a_file(folder: Path) -> None:
+    (folder / "mine.py").write_text("from mirage_eg.frontend.workloads import lora as program\n")
+    assert load_program("mine.py", 8) == ("mine", WORKLOADS["lora"](8))
+
+
 def test_a_name_never_leaves_the_output_folder(folder: Path) -> None:
     for file in ("...py", ".hidden.py", "a b;c.py"):
         (folder / file).write_text(PROGRAM)
