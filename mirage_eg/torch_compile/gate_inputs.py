@@ -91,7 +91,8 @@ class GateInputs:
         """Inputs with which the program stays within the range of its types: activations are drawn.
 
         Whole numbers are below their bounds, and the places of a sort are all places once: torch may write at them into a
-        tensor that it has not set. Numbers whose roots are taken are positive.
+        tensor that it has not set. Numbers whose roots are taken are positive. Masks have both values, but for the
+        distributions of one sign.
         """
         generator = torch.Generator(self.device).manual_seed(seed)
         whole, roots = whole_inputs(self.region.program), root_inputs(expand(self.region.program))
@@ -111,7 +112,7 @@ class GateInputs:
                 values = magnitude * self.call.module.SCALES[place] * _random(distribution, shape, generator)
             for dim in expanded_dims(given.meta["val"], self.sizes):
                 values = values.narrow(dim, 0, 1).expand(shape)
-            tensors.append(values.to(getattr(torch, dtype)))
+            tensors.append(values > 0 if dtype == "bool" else values.to(getattr(torch, dtype)))
         return tensors
 
 

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from mirage_eg.torch_compile.ahead_of_time import compile
 from mirage_eg.torch_compile.backend import backend
+from mirage_eg.torch_compile.gate_inputs import GateInputs
 from mirage_eg.torch_compile.records import graph_records
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.library_segments import library_segments
@@ -67,3 +68,18 @@ def test_a_module_compiled_ahead_of_time_is_as_random_as_eager_torch() -> None:
     model = Model()
     assert_random_alike(compile(model, (X,), settings=Settings(gate="off", cache="off", rest="eager", min_ops=1)), model)
     assert graph_records()[-1].used == 1
+
+
+def test_the_gate_compares_at_masks_of_both_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks, draw = list[Any](), GateInputs.draw
+
+    def noted(self: GateInputs, *args: Any) -> list[Any]:
+        inputs = draw(self, *args)
+        masks.extend(it for it in inputs if it.dtype is torch.bool)
+        return inputs
+
+    monkeypatch.setattr(GateInputs, "draw", noted)
+    options = {"gate": "cost", "cache": "off", "rest": "eager", "min_ops": 1}
+    with torch.no_grad():
+        torch.compile(lambda x: norm(F.dropout(projected(x), 0.3)), backend=backend, options=options)(X)
+    assert masks and all(0 < it.float().mean() < 1 for it in masks)
