@@ -10,6 +10,7 @@ from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.cache_lookup import RunRequest, cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result, Wanted
+from mirage_eg.pipeline.stages import run_wanted
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
@@ -66,10 +67,9 @@ def optimize_wanted(
 
     Nothing is searched with segments `known` from a search for the same program at other sizes, or if it was `ahead`.
     """
-    from mirage_eg.pipeline.stages import run_stages
 
     request = request_of(name, program, replace(options, cache=False))
-    return reported(run_stages(request, observer, tuning, wanted=wanted, known=known, ahead=ahead), name, "off")
+    return reported(run_wanted(request, observer, tuning, wanted, known, ahead), name, "off")
 
 
 def search_ahead(name: str, program: Graph, options: Options, on_gpu: bool) -> "list[RegionSearch]":

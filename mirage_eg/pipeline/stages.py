@@ -71,16 +71,26 @@ def run_stages(
     checkpoint: Path | None = None,
     resume: bool = False,
     tracer: Tracer | None = None,
-    wanted: Wanted = EVERYTHING,
+) -> Result:
+    """Run all stages; finished work items are written to the file `checkpoint`, with `resume` read from it."""
+    with _begun(request, observer, checkpoint, resume, tracer) as (run, notes):
+        return _run(run, tuning, notes, (), ())
+
+
+def run_wanted(
+    request: RunRequest,
+    observer: Observer | None,
+    tuning: Tuning | None,
+    wanted: Wanted,
     known: Sequence[KnownSegment] = (),
     ahead: Sequence[RegionSearch] = (),
 ) -> Result:
-    """Run all stages, with those parts of the report that are `wanted`.
+    """Run the stages for those parts of the report that are `wanted`.
 
-    Finished work items are written to the file `checkpoint`, with `resume` read from it. `known`: segments of a search for the
-    same program at other sizes, which takes the place of the search; so does what was found `ahead`, for each region.
+    `known`: segments of a search for the same program at other sizes, which takes the place of the search; so does what was
+    found `ahead`, for each region.
     """
-    with _begun(request, observer, checkpoint, resume, tracer, wanted) as (run, notes):
+    with _begun(request, observer, wanted=wanted) as (run, notes):
         return _run(run, tuning, notes, known, ahead)
 
 
