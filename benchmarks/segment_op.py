@@ -129,7 +129,8 @@ def measured() -> dict[str, float]:
         patch.object(segment_call, "RunningProgram", partial(RunningProgram, driver=driver)),
         patch.object(segment_call, "torch_library", lambda: library),
     ):
-        call = calls.add_call(segment_call.SegmentCall(found))
+        call = segment_call.SegmentCall(found)
+        calls.add_call(call)
         shape, dtype = call.inputs_at({})[0]
         arrays = [library.empty(ArrayLayout("x", shape, dtype, (1,)), 0) for _ in range(ARGUMENTS)]
         calls.run_segment(arrays, KEY)

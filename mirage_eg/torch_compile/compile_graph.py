@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import Any
 
 from mirage_eg.backends.cost.compiled_form import compiled_us
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
+from mirage_eg.backends.evaluator.cpu_threads import ending
 from mirage_eg.backends.measure.timing import can_time, gpu_available
 from mirage_eg.frontend.fx_complex import write_pairs
 from mirage_eg.frontend.fx_partition import Place
@@ -43,7 +43,7 @@ from mirage_eg.torch_compile.segment_keys import is_timed, request_for
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings, budget_spent
 from mirage_eg.torch_compile.sized_call import SizedCall
-from mirage_eg.torch_compile.unexpected_errors import reason_of
+from mirage_eg.torch_compile.unexpected_errors import record_or_why
 
 _EVERY = 2.0  # seconds between lines of progress
 _UNTIL_GATE = 0.8  # of the seconds that are left; then a search ends
@@ -151,7 +151,7 @@ def gated_records(
                     ops = region.ops + sum(it.ops for it in pending.values() if it.ops >= settings.min_ops)
                     share = _share(until, region.ops / max(1, ops), settings, apart and not (tunes and tune))
                     record = partial(_record, found, weights, region, settings, share, until, other_sizes, tune)
-                    by_program[same] = record_or_why(record, region, settings)
+                    by_program[same] = record_or_why(record, region.ops, settings)
                     until = until.later(_tuning_since(begun, tune, same[1]))
                     call.take_tuning(tune, _tuning_since(begun, inf, same[1]))
     store.begun = None
@@ -164,22 +164,6 @@ def _timing_gpus(settings: Settings) -> Sequence[str]:
     """The GPUs that time kernels in tuning; one for their first run."""
     gpus = gpus_of_first_kind() if gpu_available() and settings.gate != "off" else ()
     return gpus if settings.tune else gpus[:1]
-
-
-def record_or_why(record: Callable[[], SegmentRecord], region: FxRegion, settings: Settings) -> SegmentRecord:
-    """The record of a region, with the reason where an error leaves it to torch."""
-    import torch
-
-    try:
-        return record()
-    except OverdueError:
-        return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings))
-    except OptionError:  # of the settings
-        raise
-    except (MirageError, torch.OutOfMemoryError) as error:
-        return SegmentRecord("", region.ops, Decision.FAILED, " ".join(str(error).split())[-300:])
-    except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
-        return SegmentRecord("", region.ops, Decision.ERROR, reason_of(error))
 
 
 def _record(
@@ -204,7 +188,7 @@ def _record(
         why = 'search="offline", and the cache has no kernel for it; search="once" would look for one'
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
     if segment.cut and segment.behind is None:
-        return SegmentRecord("", region.ops, Decision.BUDGET, f"{budget_spent(settings)}{_longest_stages(segment)}")
+        return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings, _longest_stages(segment)))
     until = until.later(_tuning_since(-inf if segment.largest else begun, tune, device))  # a bucket is tuned later
     if segment.behind is not None and is_timed(replace(settings, tune=tune)) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)

@@ -133,6 +133,8 @@ class Compilation:
         return sum(graph.unexpected for graph in self.graphs) + errors + len(failed)
 
     def __str__(self) -> str:
+        if not self.graphs:
+            return "no graph: Dynamo compiled nothing of this call; TORCH_LOGS=graph_breaks says why"
         head = ("", "ops", "", "µs: ours, without", "")
         rows = [head, *(row for graph in self.graphs for row in graph.rows())]
         widths = [max(len(row[column]) for row in rows) for column in range(4)]

@@ -66,6 +66,10 @@ class Results:
                 inputs[given].copy_(results[place])
         return [result for place, result in enumerate(results) if place not in self.written]
 
+    def of_torch(self, inputs: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+        """What torch computed as a call returns it."""
+        return self.written_back(inputs, own_results(inputs, results, self.strides))
+
     def sizes_of(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The sizes of the named dims that tensors have; symbolic ones of fake tensors."""
         if not self.names:
@@ -176,8 +180,7 @@ class SegmentCall:
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results that are not written into inputs, by torch's ops; in float64 where only the program is known."""
-        results = (self._torchs or (lambda *inputs: self.in_torch(inputs)))(*tensors)
-        return self.results.written_back(tensors, own_results(tensors, results, self.results.strides))
+        return self.results.of_torch(tensors, self.in_torch(tensors) if self._torchs is None else self._torchs(*tensors))
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """All results by torch's own ops in float64, which autograd can differentiate."""

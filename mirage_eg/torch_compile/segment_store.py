@@ -337,12 +337,14 @@ class SegmentStore:
         tune: float = inf,
     ) -> FoundSegment:
         """The segment for all sizes in `ranges`: from the cache, or with new tiles for the structures that the search found,
-        which are tuned in `tune` seconds at most.
+        which are tuned in `tune` seconds at most; the segment itself without named dims.
 
         Raises:
             UnsupportedError: no µGraph is right at all of them.
             OverdueError: it is not there at `until`.
         """
+        if not ranges:
+            return found
         spans = {name: [it.least, it.largest, it.multiple_of] for name, it in ranges.items()}
         settings = _tuned_in(settings, tune)
         for key in _keys({**found.data, "bucket": spans}, settings):

@@ -119,9 +119,9 @@ class Settings:
         object.__setattr__(self, "buckets", MappingProxyType(frozen))
 
 
-def budget_spent(settings: Settings) -> str:
-    """The reason why a segment stays with torch when its share of the seconds is over."""
-    return f"its share of the {settings.budget:g} s of budget was spent"
+def budget_spent(settings: Settings, stages: str = "") -> str:
+    """The reason why a segment stays with torch when its share of the seconds is over, with the `stages` that took them."""
+    return f"its share of the {settings.budget:g} s of budget was spent{stages}; try: a larger budget"
 
 
 def settings_of(options: Mapping[str, Any] | None, mode: str | None = None) -> Settings:

@@ -1,21 +1,20 @@
-"""The call of a segment with named dims: each bucket of sizes gets its kernels, and the gate's decision, at its first use."""
+"""Calls of segments with named dims or of saved models: a bucket of sizes gets kernels, and is gated, at its first use."""
 
 from collections.abc import Callable, Sequence
 from math import inf
 from threading import Lock
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
+from mirage_eg.backends.evaluator.cpu_threads import ending
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import Deadline, after
-from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
-from mirage_eg.torch_compile.segment_call import Results, SegmentCall, own_results
+from mirage_eg.torch_compile.segment_call import Results, SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
-from mirage_eg.torch_compile.settings import Settings, budget_spent
-from mirage_eg.torch_compile.unexpected_errors import reason_of
+from mirage_eg.torch_compile.settings import Settings
+from mirage_eg.torch_compile.unexpected_errors import record_or_why
 
 Ranges = tuple[SizeRange, ...]  # one for each dim, in the order of the program
 Gate = Callable[[SegmentCall, dict[str, int]], SegmentRecord]
@@ -25,7 +24,8 @@ _DEFAULT = Settings()
 class SizedCall:
     """A segment of `ops` ops for all sizes of its named dims; `torchs` computes the same by torch, `gate` is the gate.
 
-    Without `torchs`, in a process that loads a saved model, sizes without kernels are computed by the program in float64.
+    A process that loads a saved model has neither: kernels are held against the program on random inputs, and where there are
+    none torch computes the program, in float64. Without named dims the segment is its only bucket.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class SizedCall:
         ops: int = 0,
     ) -> None:
         self.found, self.results = found, Results(found.program)
-        self._settings, self._torchs, self._gate, self._ops = settings, torchs, gate, ops
+        self._settings, self._torchs, self._gate, self._ops = settings, torchs, gate, ops or len(found.program.ops)
         dims = dims_of(found.program)
         self._ranges = [tuple(ranges_between(dim, found.largest[name])) for name, dim in dims.items()]
         self._calls: dict[Ranges, SegmentCall | None] = {}
@@ -70,7 +70,7 @@ class SizedCall:
                 self._records[ranges], call = self._decided(ranges, sizes, tensors, until, tune)
                 self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
                 span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
-                add_bucket(self.found.key, span, self._records[ranges])
+                add_bucket(self.found.key, span or "in a saved model", self._records[ranges])
         return self._records[ranges]
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -95,33 +95,30 @@ class SizedCall:
     def _decided(
         self, ranges: Ranges, sizes: dict[str, int], tensors: Sequence[Any], until: Deadline, tune: float
     ) -> tuple[SegmentRecord, SegmentCall | None]:
-        import torch
+        call: SegmentCall | None = None
 
-        from mirage_eg.torch_compile.gate_errors import times_allowed
+        def record() -> SegmentRecord:
+            from mirage_eg.torch_compile.gate_errors import times_allowed
 
-        named = dict(zip(self.results.names, ranges, strict=True))
-        try:
+            nonlocal call
+            named = dict(zip(self.results.names, ranges, strict=True))
             bucket = store_of(self._settings).bucket(self.found, named, self._settings, until, tune)
             call = SegmentCall(bucket)
             with ending(until):
                 if self._gate is not None:
-                    return self._gate(call, sizes), call
-                right = times_allowed(call, tensors) <= 1
-            decision, reason = (Decision.USED, "of a saved model") if right else (Decision.WRONG, "wrong on random inputs")
-            return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache), call
-        except OverdueError:
-            return SegmentRecord(self.found.key, self._ops, Decision.BUDGET, budget_spent(self._settings)), None
-        except (MirageError, torch.OutOfMemoryError) as error:
-            return SegmentRecord(self.found.key, self._ops, Decision.FAILED, " ".join(str(error).split())[-300:]), None
-        except Exception as error:  # noqa: BLE001 - a call of a compiled model; the record, the log and `explain` say why
-            return SegmentRecord(self.found.key, self._ops, Decision.ERROR, reason_of(error)), None
+                    return self._gate(call, sizes)
+                error = times_allowed(call, tensors)
+            wrong = f"{error:.1e} times the allowed error on random inputs"
+            decision, reason = (Decision.USED, "of a saved model") if error <= 1 else (Decision.WRONG, wrong)
+            return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache)
+
+        return record_or_why(record, self._ops, self._settings, self.found.key), call
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results by torch's ops, in float64 where only the program is known."""
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
-        results = (self._torchs or (lambda *inputs: self.in_torch(inputs)))(*tensors)
-        return self.results.written_back(tensors, own_results(tensors, results, self.results.strides))
+        return self.results.of_torch(tensors, self.in_torch(tensors) if self._torchs is None else self._torchs(*tensors))
 
 
 def _span(name: str, values: SizeRange) -> str:

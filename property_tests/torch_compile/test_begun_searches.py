@@ -114,7 +114,7 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatc
     for until in (after(0.0), NEVER):
         segment = store.find(graph.graph(), settings, lambda *seen: None, until=until)
         assert segment is not None and segment.candidate is found.candidates[0]
-        assert segment.note == "not tuned: its share of the 7 s of budget was spent"
+        assert segment.note == "not tuned: its share of the 7 s of budget was spent; try: a larger budget"
     wrong, stopped = Outcome(None, 0.5, "wrong"), Outcome(None, None, "the compiler stopped", tried=False)
     for outcome, used in ((wrong, False), (Outcome(3.0, 0.0, None), True), (stopped, True)):
         measured = (Measurement("structures", 0, ((4,),), (), (), "", outcome, ""),)

@@ -19,7 +19,7 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.run.result import Behind, CompileRecord, Result
 from mirage_eg.torch_compile import compile_graph, segment_store
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, add_record, graph_records
+from mirage_eg.torch_compile.records import Compilation, Decision, GraphRecord, SegmentRecord, add_record, graph_records
 from property_tests.support.library_segments import library_segments
 from property_tests.support.parameters import few
 from property_tests.support.torch_cases import WIDTH, breaks, norm, projected
@@ -56,6 +56,10 @@ CONTAINERS = {
 def test_a_cache_in_the_results_is_explained(container: str) -> None:
     found = mi.torch.explain(WithCache(CONTAINERS[container]), torch.randn(8, WIDTH))
     assert "segment" in str(found) and "outside" not in str(found)
+
+
+def test_a_call_of_which_nothing_was_compiled_says_where_to_look() -> None:
+    assert "TORCH_LOGS=graph_breaks" in str(Compilation(()))
 
 
 def test_a_published_model_with_its_cache_is_explained() -> None:

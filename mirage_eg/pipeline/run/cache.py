@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
@@ -250,6 +251,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+@cache
 def installed_version(package: str) -> str | None:
     """The version of a package, None where it is not installed."""
     try:

@@ -4,7 +4,6 @@ import platform
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from hashlib import sha256
-from importlib import metadata
 from typing import Any
 
 from mirage_eg.backends.cost.devices import closest_device
@@ -17,7 +16,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.ir.weights import matching_inputs, with_weights
-from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, key_of, reported
+from mirage_eg.pipeline.run.cache import ResultCache, chosen_cache, installed_version, key_of, reported
 from mirage_eg.pipeline.run.code_hash import code_hash
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result
@@ -79,7 +78,7 @@ def versions() -> dict[str, str]:
     own = {"python": platform.python_version(), "mirage-eg": __version__}
     if (kernels := carried_hash()) is not None:
         own["kernels"] = kernels
-    return own | {package: metadata.version(package) for package in ("egglog", "numpy", "triton")}
+    return own | {package: str(installed_version(package)) for package in ("egglog", "numpy", "triton")}
 
 
 def for_this_machine(options: Options) -> tuple[Options, bool]:
