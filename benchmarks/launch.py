@@ -145,8 +145,8 @@ def main() -> int:
             else:
                 outputs = [ArrayLayout("y", (SIZE,), "float16", row_major((SIZE,)))]
                 program = RunningProgram(resources.enter_context(loaded(emit(graph))), graph.input_names, outputs, driver)
-            arrays = [library.empty(layout, 0) for layout in program.plan.inputs]
-            [buffer] = [library.empty(layout, 0) for layout in program.outputs]
+            arrays = [library.allocator(layout, 0)() for layout in program.plan.inputs]
+            [buffer] = [library.allocator(layout, 0)() for layout in program.outputs]
             if driver is None:
                 with_buffer, without = partial(mugraph, *arrays, out=buffer), partial(mugraph, *arrays)
             else:

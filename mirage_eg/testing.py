@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +58,6 @@ EVERY = _INNER - CHOICES - OF_A_TYPE | {"thread"}
 
 _RATIONALS = (Fraction(1, 2), Fraction(-3, 4), Fraction(2), Fraction(1, 10))
 _EXPONENTS = (Fraction(2), Fraction(-1), Fraction(1, 2), Fraction(3, 5), Fraction(0))
-
-
-def _size(shape: Shape) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
 
 
 @st.composite
@@ -141,7 +135,7 @@ def _grow(draw: st.DrawFn, checker: Checker, nodes: list[Node], ops: frozenset[s
             trial.append(item)
         except GraphError:
             continue
-        if _size(trial.types[-1].shape) <= MAX_ELEMENTS:
+        if prod(trial.types[-1].shape) <= MAX_ELEMENTS:
             checker.append(item)
             nodes.append(item)
 

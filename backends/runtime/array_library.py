@@ -70,9 +70,6 @@ class Library(Protocol):
     def stream(self, device: int) -> int:
         """The caller's current stream on the device."""
 
-    def empty(self, layout: ArrayLayout, device: int) -> Any:
-        """A new array."""
-
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """A function that allocates such arrays."""
 

@@ -56,7 +56,7 @@ def capture(program: RunningProgram, arrays: Sequence[Any] | None = None, librar
         device = library.device()
         if program.prepares:
             raise GraphError("got no arrays, wanted the weights: the program computes functions of them before the capture")
-        arrays = [library.empty(layout, device) for layout in program.inputs]
+        arrays = [library.allocator(layout, device)() for layout in program.inputs]
     else:
         _, device = program.checks.check(arrays, library)
     if program.calls_torch and isinstance(library, Cupy):

@@ -66,10 +66,6 @@ class Cupy:
         handle: int = self._cupy.cuda.get_current_stream(device).ptr
         return handle
 
-    def empty(self, layout: ArrayLayout, device: int) -> Any:
-        """From CuPy's pool."""
-        return self.allocator(layout, device)()
-
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """CuPy allocates on the current device: launching has set it, other callers may not have."""
         cupy = self._cupy

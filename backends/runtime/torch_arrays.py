@@ -123,10 +123,6 @@ class Torch:
         handle: int = self._raw_stream(device) if self._raw_stream else self._torch.cuda.current_stream(device).cuda_stream
         return handle
 
-    def empty(self, layout: ArrayLayout, device: int) -> Any:
-        """From torch's caching allocator."""
-        return self.allocator(layout, device)()
-
     def allocator(self, layout: ArrayLayout, device: int) -> Callable[[], Any]:
         """`empty_strided`, with the gap behind the last row if there is one."""
         dtype, where = getattr(self._torch, layout.dtype), self._torch.device("cuda", device)

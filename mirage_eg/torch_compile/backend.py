@@ -56,6 +56,8 @@ def backend(
 
     Raises OptionError: an option or mode that is not offered.
     """
+    from torch._dynamo.exc import RestartAnalysis, SkipFrame
+
     settings = settings_of(options, mode)
     reason, nodes, before = _left_whole(example_inputs), len(gm.graph.nodes), len(graph_records())
     if reason is not None:
@@ -65,27 +67,20 @@ def backend(
         with_segments = _with_eager if settings.rest == "eager" else _with_inductor
         with_segments = _fastest if may_compare(settings, example_inputs) else with_segments
         call = call_of(settings)
-        compiled = unchecked(call.noting(with_segments(gm, example_inputs, settings, call)), example_inputs)
-        return noting_calls(compiled, graph_records()[before:])
+        compiled = unchecked(with_segments(gm, example_inputs, settings, call), example_inputs)
+        return noting_calls(compiled, graph_records()[before:], call)
+    except (RestartAnalysis, SkipFrame):  # Dynamo begins again, with other choices
+        withdraw_records(before)
+        raise
     except OptionError:
         raise
-    except Exception as error:  # a model that torch compiles must not fail here; the record and the log say why
-        if _is_restart(error):
-            withdraw_records(before)
-            raise
+    except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; the record and the log say why
         torchs = reason_of_torch(error)
         reason = torchs or reason_of(error)
         compiled = _whole(gm, example_inputs, settings)
         withdraw_records(before)
         add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=torchs is None))
         return compiled
-
-
-def _is_restart(error: Exception) -> bool:
-    """Whether Dynamo uses an exception to begin again, with other choices."""
-    from torch._dynamo.exc import RestartAnalysis, SkipFrame
-
-    return isinstance(error, (RestartAnalysis, SkipFrame))
 
 
 def _left_whole(example_inputs: Sequence[Any]) -> str | None:

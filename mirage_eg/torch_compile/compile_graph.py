@@ -33,8 +33,8 @@ from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, may_be
 from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
 from mirage_eg.torch_compile.fx_regions import FxRegion, FxRegions, fx_regions, is_host_number
-from mirage_eg.torch_compile.gate import Contest, gated, is_too_slow
-from mirage_eg.torch_compile.gate_inputs import Weights
+from mirage_eg.torch_compile.gate import gated, is_too_slow
+from mirage_eg.torch_compile.gate_inputs import Contest, Weights
 from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, add_record, new_number
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions

@@ -7,18 +7,13 @@ from collections.abc import Callable, Sequence
 from operator import getitem
 from typing import Any
 
-from mirage_eg.torch_compile.calls import run_segment, run_writing_segment, run_writing_segment_of_one
-from mirage_eg.torch_compile.operator import is_writing, segment_op, writing_segment_op
+from mirage_eg.torch_compile.operator import CALLED
 
 
 def call_directly(module: Any) -> None:
     """Let a graph module that runs without autograd call the kernels, not the op."""
     for node in module.graph.nodes:
-        if node.target is segment_op():
-            node.target = run_segment
-        elif is_writing(node.target):
-            is_one = node.target is writing_segment_op(1)
-            node.target = run_writing_segment_of_one if is_one else run_writing_segment
+        node.target = CALLED.get(node.target, node.target)
 
 
 def function_of(module: Any) -> Callable[..., Any]:
@@ -61,10 +56,11 @@ def is_direct(module: Any) -> bool:
     from torch._inductor import config as inductor
 
     targets = [node.target for node in module.graph.nodes if node.op == "call_function"]
-    is_one = [target is segment_op() or is_writing(target) for target in targets]
-    others = [target for target, segment in zip(targets, is_one, strict=True) if not segment]
+    others = [target for target in targets if target not in CALLED]
     needs_code = inductor.triton.cudagraphs or getattr(functorch, "bundled_autograd_cache", False)  # not before torch 2.8
-    return any(is_one) and all(it is getitem or getattr(it, "is_view", False) for it in others) and not needs_code
+    return (
+        len(others) < len(targets) and all(it is getitem or getattr(it, "is_view", False) for it in others) and not needs_code
+    )
 
 
 class DirectCall:

@@ -1,10 +1,8 @@
 """The budget of a first call: the graphs of one function, between its graph breaks, share it."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from functools import wraps
 from threading import local
-from typing import Any
 
 from mirage_eg.torch_compile.settings import Settings
 
@@ -16,7 +14,7 @@ _BESIDES = 3.0  # seconds that the timer and the verification of a tuned segment
 class FirstCall:
     """What is left of the seconds of one call's graphs, and of as many of tuning.
 
-    It `is_over` once one of them is called again.
+    It `is_over` once one of them is called again (`noting_calls`).
     """
 
     left: float
@@ -41,19 +39,6 @@ class FirstCall:
     def take_tuning(self, most: float, seconds: float) -> None:
         """Take what a segment had that was tuned in `most` of its `seconds`, verification among them."""
         self.tuning -= min(seconds, most + _BESIDES) if most else 0.0
-
-    def noting(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of a compiled graph, whose second call ends the first call."""
-        times = 0
-
-        @wraps(compiled)
-        def run(*arguments: Any) -> Any:
-            nonlocal times
-            times += 1
-            self.is_over |= times > 1
-            return compiled(*arguments)
-
-        return run
 
 
 _LATEST = local()  # `calls`: of each function that Dynamo has compiled a part of

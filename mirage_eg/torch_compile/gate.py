@@ -7,7 +7,7 @@ process computes and times nothing again.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from math import inf, isnan
 from time import monotonic
@@ -22,29 +22,14 @@ from mirage_eg.frontend.symbolic_sizes import strides_at
 from mirage_eg.optimizer.multi_gpu import run_elsewhere
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.torch_compile.fx_regions import FxRegion
 from mirage_eg.torch_compile.gate_errors import largest_errors
 from mirage_eg.torch_compile.gate_findings import GateErrors, GateFindings, GateTimes
-from mirage_eg.torch_compile.gate_inputs import GateInputs, Weights, expanded_dims
+from mirage_eg.torch_compile.gate_inputs import Contest, GateInputs, expanded_dims
 from mirage_eg.torch_compile.records import Decision, SegmentRecord
 from mirage_eg.torch_compile.rewrite import writing_module
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore
 from mirage_eg.torch_compile.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """A region, its nodes as a `module` of their own, and the device: what a segment's kernels are held against.
-
-    `weights` have the values of those of its inputs; `sizes` are those of the named dims at which this is done.
-    """
-
-    region: FxRegion
-    module: Any
-    device: Any
-    weights: Weights
-    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 def gated(call: SegmentCall, contest: Contest, settings: Settings, store: SegmentStore) -> SegmentRecord:
@@ -130,10 +115,6 @@ def is_too_slow(settings: Settings, device: Any) -> bool:
     return settings.gate == "time" and not can_time(device)
 
 
-def _inputs(call: SegmentCall, contest: Contest) -> GateInputs:
-    return GateInputs(call, contest.region, contest.device, contest.weights, contest.sizes)
-
-
 @contextmanager
 def _turn() -> Iterator[None]:
     """The turn on the GPU; the seconds of waiting for it are not those of the gate."""
@@ -144,9 +125,8 @@ def _turn() -> Iterator[None]:
 
 
 def _errors(call: SegmentCall, contest: Contest, settings: Settings) -> GateErrors:
-    inputs = _inputs(call, contest)
     with _turn():  # float64 takes long, and memory
-        return largest_errors(inputs, contest.module, lambda tensors: _of_nodes(contest, tensors), settings.max_error)
+        return largest_errors(GateInputs(call, contest), lambda tensors: _of_nodes(contest, tensors), settings.max_error)
 
 
 def _of_nodes(contest: Contest, tensors: Sequence[Any]) -> list[Any]:
@@ -171,7 +151,7 @@ def _as_traced(tensor: Any, value: Any, sizes: Mapping[str, int]) -> Any:
 def _measured(call: SegmentCall, contest: Contest, settings: Settings) -> GateTimes:
     """Both, timed on one GPU: warm and cold, in CUDA graphs where capture succeeds. Both write into the inputs, if one does."""
     raise_if_stopped()
-    tensors = call.results.laid_out(_inputs(call, contest).draw(1.0, 0))
+    tensors = call.results.laid_out(GateInputs(call, contest).draw(1.0, 0))
     given = _of_nodes(contest, tensors)
     compiled = inductor_code(writing_module(contest.module, contest.region), given, settings.inductor_kernels)
     with _turn():

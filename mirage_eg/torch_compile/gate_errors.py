@@ -27,15 +27,13 @@ from mirage_eg.torch_compile.segment_call import SegmentCall
 ROUNDINGS = 4  # relative to the largest element: the error of torch's result where that is the reference
 
 
-def largest_errors(
-    inputs: GateInputs, nodes: Any, layout: Callable[[Sequence[Any]], Sequence[Any]], max_error: float
-) -> GateErrors:
+def largest_errors(inputs: GateInputs, layout: Callable[[Sequence[Any]], Sequence[Any]], max_error: float) -> GateErrors:
     """The errors of the result that is the most wrong, on usual and large inputs.
 
-    `nodes` computes the same by torch, of `layout(tensors)`. Inputs are as large as torch's own ops take them.
+    Torch computes the same of `layout(tensors)`. Inputs are as large as torch's own ops take them.
     """
-    call, coarsest, stable = inputs.call, coarsest_types(inputs.call.found.program), with_stable_sorts(nodes)
-    operands = tf32.rounded_operands(inputs.device)
+    call, coarsest, stable = inputs.call, coarsest_types(inputs.call.found.program), with_stable_sorts(inputs.contest.module)
+    operands = tf32.rounded_operands(inputs.contest.device)
     may_round = tf32.has_rounded_operands(call.found.program, operands)
 
     def errors(magnitude: float, seed: int, distribution: str) -> GateErrors:

@@ -1,15 +1,6 @@
 """What the gate finds of a segment's kernels, kept with the entries of the result cache: no second process times again."""
 
-import json
-import logging
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
-
-from mirage_eg.ir.errors import OptionError
-from mirage_eg.ir.json_text import parse_json
-from mirage_eg.pipeline.run.output_files import write_atomically
-
-_LOGGER = logging.getLogger("mirage_eg.torch")
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,35 +48,3 @@ class GateFindings:
     mode: str = ""
     rounds: str = ""
     lost: str = ""
-
-
-def kept_findings(folder: Path, name: str) -> GateFindings | None:
-    """What the gate found of a segment, in this process or an earlier one."""
-    if not (path := _path(folder, name)).is_file():
-        return None
-    try:
-        kept = parse_json(path.read_text(), infinities=True)
-        times = kept["times"] and GateTimes(**{field.name: float(kept["times"][field.name]) for field in fields(GateTimes)})
-        errors = GateErrors(**{field.name: float(kept["errors"][field.name]) for field in fields(GateErrors)})
-        words = {name: str(kept.get(name, "")) for name in ("mode", "rounds", "lost")}
-        return GateFindings(str(kept["source"]), float(kept["max_error"]), errors, times, **words)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        _LOGGER.warning("gate: %s ignored: %s", path, error)
-        return None
-
-
-def keep_findings(folder: Path, name: str, findings: GateFindings) -> None:
-    """Keep what the gate found."""
-    write_kept(_path(folder, name), json.dumps(asdict(findings)) + "\n")
-
-
-def write_kept(path: Path, text: str) -> None:
-    """Write a small file of the cache; one that cannot be written costs time, not the model."""
-    try:
-        write_atomically(path, text)
-    except OptionError as error:
-        _LOGGER.warning("not kept: %s", error)
-
-
-def _path(folder: Path, name: str) -> Path:
-    return folder / f"{name}.gate.json"

@@ -60,31 +60,42 @@ class Weights:
         return state[node.name].detach() if node.name in state else HostValues(state)[node]
 
 
-@dataclass(frozen=True)
-class GateInputs:
-    """The inputs of a region's program at `sizes` of its named dims, on a device."""
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """A region, its nodes as a `module` of their own, and the device: what a segment's kernels are held against.
 
-    call: SegmentCall
+    `weights` have the values of those of its inputs; `sizes` are those of the named dims at which this is done.
+    """
+
     region: FxRegion
+    module: Any
     device: Any
     weights: Weights
     sizes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GateInputs:
+    """The inputs of a segment's kernels in a contest."""
+
+    call: SegmentCall
+    contest: Contest
 
     @cached_property
     def _values(self) -> Sequence[Any]:
         """The values of those inputs that have some. Weights of nothing but zeros would hide what they are factors of."""
         found: list[Any] = []
-        for given, (shape, dtype) in zip(self.region.inputs, self.call.inputs_at(self.sizes), strict=True):
+        for given, (shape, dtype) in zip(self.contest.region.inputs, self.call.inputs_at(self.contest.sizes), strict=True):
             if isinstance(given, AddedInput):
-                array = given.array(self.sizes) if isinstance(given, CausalMask) else given.array()
-                found.append(_as(array, dtype, self.device))
+                array = given.array(self.contest.sizes) if isinstance(given, CausalMask) else given.array()
+                found.append(_as(array, dtype, self.contest.device))
                 continue
-            value = self.weights.value(given)
+            value = self.contest.weights.value(given)
             usable = value is not None and tuple(value.shape) == tuple(shape)
             if usable and value.is_floating_point():
                 wide = value.float() if value.itemsize == 1 else value  # torch asks nothing of numbers of float8
                 usable = bool(wide.isfinite().all()) and bool(wide.any() or wide.numel() == 1)
-            found.append(_as(value, dtype, self.device) if usable else None)
+            found.append(_as(value, dtype, self.contest.device) if usable else None)
         return found
 
     def draw(self, magnitude: float, seed: int, distribution: str = DISTRIBUTIONS[0]) -> list[Any]:
@@ -94,23 +105,23 @@ class GateInputs:
         tensor that it has not set. Numbers whose roots are taken are positive. Masks have both values, but for the
         distributions of one sign.
         """
-        generator = torch.Generator(self.device).manual_seed(seed)
-        whole, roots = whole_inputs(self.region.program), root_inputs(expand(self.region.program))
+        generator = torch.Generator(self.contest.device).manual_seed(seed)
+        whole, roots = whole_inputs(self.contest.region.program), root_inputs(expand(self.contest.region.program))
         tensors = []
-        for place, (shape, dtype) in enumerate(self.call.inputs_at(self.sizes)):
-            given, value = self.region.inputs[place], self._values[place]
+        for place, (shape, dtype) in enumerate(self.call.inputs_at(self.contest.sizes)):
+            given, value = self.contest.region.inputs[place], self._values[place]
             if isinstance(given, AddedInput) or value is not None:
                 tensors.append(value)
                 continue
             if (dim := _sorted_dim(given)) is not None:
-                values = torch.rand(shape, generator=generator, device=self.device).argsort(dim)
+                values = torch.rand(shape, generator=generator, device=self.contest.device).argsort(dim)
             elif place in whole:
-                values = torch.randint(whole[place], shape, generator=generator, device=self.device)
+                values = torch.randint(whole[place], shape, generator=generator, device=self.contest.device)
             elif place in roots:
-                values = 0.5 + torch.rand(shape, generator=generator, device=self.device)
+                values = 0.5 + torch.rand(shape, generator=generator, device=self.contest.device)
             else:
                 values = magnitude * self.call.module.SCALES[place] * _random(distribution, shape, generator)
-            for dim in expanded_dims(given.meta["val"], self.sizes):
+            for dim in expanded_dims(given.meta["val"], self.contest.sizes):
                 values = values.narrow(dim, 0, 1).expand(shape)
             tensors.append(values > 0 if dtype == "bool" else values.to(getattr(torch, dtype)))
         return tensors

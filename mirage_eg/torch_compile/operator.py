@@ -51,7 +51,7 @@ def segment_op() -> Any:
     )
     op.register_fake(fake)
     op.register_autograd(backward, setup_context=keep_inputs)
-    _CALLED[found := torch.ops.mirage_eg.segment.default] = run_segment
+    CALLED[found := torch.ops.mirage_eg.segment.default] = run_segment
     return found
 
 
@@ -76,8 +76,8 @@ def writing_segment_op(returned: int) -> Any:
     schema = f"(Tensor[] inputs, Tensor(a!)[] written, str key) -> {types}"
     op = torch.library.custom_op(f"mirage_eg::{name}", segment, mutates_args=("written",), schema=schema)
     op.register_fake(fake)
-    _WRITING.add(found := getattr(torch.ops.mirage_eg, name).default)
-    _CALLED[found] = run_writing_segment_of_one if returned == 1 else run_writing_segment
+    found = getattr(torch.ops.mirage_eg, name).default
+    CALLED[found] = run_writing_segment_of_one if returned == 1 else run_writing_segment
     return found
 
 
@@ -87,12 +87,13 @@ def op_of(program: Graph) -> Any:
     return writing_segment_op(len(program.outputs) - written) if written else segment_op()
 
 
-_WRITING: set[Any] = set()
+CALLED: dict[Any, Callable[..., Any]] = {}
+"""By op of a segment, what compiled code calls in its place."""
 
 
 def is_writing(target: Any) -> bool:
     """Whether the target of a node is the op of a segment that writes into inputs."""
-    return target in _WRITING
+    return CALLED.get(target, run_segment) is not run_segment
 
 
 def _new_results(inputs: Sequence[Any], key: str) -> list[Any]:
@@ -104,9 +105,6 @@ def _new_results(inputs: Sequence[Any], key: str) -> list[Any]:
         else like.new_empty_strided(shapes[place], strides, dtype=results.dtypes[place])
         for place in results.returned
     ]
-
-
-_CALLED: dict[Any, Callable[..., Any]] = {}  # by op, what Inductor's code calls
 
 
 @cache
@@ -122,7 +120,7 @@ def spare_dispatch() -> None:
 
     @wraps(write)
     def codegen(node: Any, wrapper: Any) -> None:
-        run = _CALLED.get(node.op_overload)
+        run = CALLED.get(node.op_overload)
         if run is not None and not V.graph.cpp_wrapper and not getattr(V.graph, "fx_wrapper", False):  # not before torch 2.8
             V.graph.wrapper_code.add_import_once(f"from {run.__module__} import {run.__name__}")
             node.python_kernel_name = run.__name__

@@ -34,15 +34,12 @@ def options_of(settings: Settings, until: Deadline = NEVER) -> tuple[Options, bo
     """The options of the search of a segment that ends `until`, and whether the key names the GPU here."""
     budget = None if until == NEVER else max(until.left(), 1e-6)
     top = 4 if settings.tune else 1  # µGraphs that are verified: the gate takes the first
+    options = Options(budget=budget, top=top, device="cpu", cache=False, undefined="keep", not_finite=settings.not_finite)
     if not gpu_available():
-        return Options(
-            budget=budget, top=top, device="cpu", cache=False, undefined="keep", not_finite=settings.not_finite
-        ), False
+        return options, False
     here = closest_device(gpu_name(), gpu_target())
     target = None if here is not None else gpu_target()
-    place = "cuda" if settings.tune else "cpu"
-    options = Options(budget=budget, top=top, device="cpu", cache=False, undefined="keep", not_finite=settings.not_finite)
-    return replace(options, device=place, gpu=here, target=target), True
+    return replace(options, device="cuda" if settings.tune else "cpu", gpu=here, target=target), True
 
 
 def key_of_segment(
@@ -89,12 +86,8 @@ def longer_of(searched: Graph, settings: Settings, weights: Collection[int]) -> 
 
 def form_of_key(key: Key, program: Graph, weights: Collection[int]) -> str:
     """The name of a program's form: other sizes of it have the same, but for inputs numbered `weights`."""
-    return hash_of({**without_program(key), "form": form_of(program, weights)})
-
-
-def without_program(key: Key) -> Key:
-    """What a search depends on besides its program."""
-    return {name: value for name, value in key.items() if name not in ("graph", "segment", "largest")}
+    besides = {name: value for name, value in key.items() if name not in ("graph", "segment", "largest")}
+    return hash_of({**besides, "form": form_of(program, weights)})
 
 
 def named_buckets(dims: Mapping[str, Dim], settings: Settings) -> list[dict[str, int]]:

@@ -6,7 +6,6 @@ executes nothing: it is JSON, and of an entry that this machine neither made nor
 emitted again from its graph is refused.
 """
 
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -30,7 +29,9 @@ from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_ca
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Behind, Candidate, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches
-from mirage_eg.torch_compile.gate_findings import GateFindings, keep_findings, kept_findings, write_kept
+from mirage_eg.torch_compile.gate_findings import GateFindings
+from mirage_eg.torch_compile.kept_records import Kept, keep_record, kept_record, write_kept
+from mirage_eg.torch_compile.records import LOGGER
 from mirage_eg.torch_compile.segment_keys import (
     Key,
     at_searched_sizes,
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from mirage_eg.pipeline.other_sizes import OtherSizes
     from mirage_eg.pipeline.region_records import RegionSearch
 
-_LOGGER = logging.getLogger("mirage_eg.torch")
 FORMS = "forms"  # a folder of the cache: for each form of a program a folder with a file for each segment that was searched
 
 
@@ -279,7 +279,7 @@ class SegmentStore:
                 continue
             from mirage_eg.pipeline.other_sizes import why_worse
 
-            _LOGGER.info("segment: kernels of the search for segment %s, at other sizes", each.key[:12])
+            LOGGER.info("segment: kernels of the search for segment %s, at other sizes", each.key[:12])
             problem = why_worse(result, each.result)
             if problem is None:
                 return result, ""
@@ -298,7 +298,7 @@ class SegmentStore:
                     known[name] = self.by_key(name)
                 except MirageError as error:
                     self._unusable.add(name)
-                    _LOGGER.warning("form: %s", error)
+                    LOGGER.warning("form: %s", error)
         return [*known.values()]
 
     def _keep_form(self, form: str, found: FoundSegment) -> None:
@@ -383,14 +383,22 @@ class SegmentStore:
         candidate: Candidate = made.candidate
         return candidate
 
-    def findings(self, name: str) -> GateFindings | None:
-        """What the gate found of a segment, in this process or an earlier one."""
-        return None if self.cache is None else kept_findings(self.cache.folder, name)
+    def kept(self, file: str, kind: type[Kept]) -> Kept | None:
+        """The record in a file of the cache, of this process or an earlier one."""
+        return None if self.cache is None else kept_record(self.cache.folder / file, kind)
 
-    def keep_findings(self, name: str, findings: GateFindings) -> None:
-        """Keep what the gate found."""
+    def keep(self, file: str, record: object) -> None:
+        """Keep a record in a file of the cache."""
         if self.cache is not None:
-            keep_findings(self.cache.folder, name, findings)
+            keep_record(self.cache.folder / file, record)
+
+    def findings(self, key: str) -> GateFindings | None:
+        """What the gate found of a segment."""
+        return self.kept(f"{key}.gate.json", GateFindings)
+
+    def keep_findings(self, key: str, findings: GateFindings) -> None:
+        """Keep what the gate found."""
+        self.keep(f"{key}.gate.json", findings)
 
 
 _STORES: dict[str, SegmentStore] = {}

@@ -11,7 +11,7 @@ The times are kept with the segments: a second process compiles the graph once.
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from hashlib import sha256
 from math import inf
@@ -19,13 +19,10 @@ from typing import Any
 
 from mirage_eg.backends.measure import tf32
 from mirage_eg.backends.measure.timing import can_time, time_alternately
-from mirage_eg.frontend.imported import Outside
 from mirage_eg.ir.errors import MirageError
-from mirage_eg.ir.json_text import parse_json
 from mirage_eg.pipeline.run.cache import installed_version
 from mirage_eg.pipeline.run.code_hash import code_hash
-from mirage_eg.torch_compile.gate_findings import write_kept
-from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, SegmentRecord, new_number
+from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, new_number
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import SegmentStore
 from mirage_eg.torch_compile.settings import AUTO, AUTOTUNED, EAGER, Settings
@@ -225,27 +222,12 @@ def name_of(gm: Any, inputs: Sequence[Any], settings: Settings) -> str:
 
 def kept_graph(name: str, store: SegmentStore) -> KeptGraph | None:
     """What was kept of a graph, in this process or an earlier one."""
-    if store.cache is None or not (path := store.cache.folder / f"{name}.whole.json").is_file():
-        return None
-    try:
-        kept = parse_json(path.read_text(), infinities=True)
-        record = kept["record"]
-        segments = [SegmentRecord(**{**it, "decision": Decision(it["decision"])}) for it in record["segments"]]
-        outside = [Outside(**it) for it in record["outside"]]
-        return KeptGraph(
-            WholeTimes(**kept["times"]),
-            str(kept["entry"]),
-            GraphRecord(**{**record, "segments": tuple(segments), "outside": tuple(outside)}),
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        LOGGER.warning("whole graph: %s ignored: %s", path, error)
-        return None
+    return store.kept(f"{name}.whole.json", KeptGraph)
 
 
 def keep_graph(name: str, kept: KeptGraph, store: SegmentStore) -> None:
     """Keep what was found of a graph."""
-    if store.cache is not None:
-        write_kept(store.cache.folder / f"{name}.whole.json", json.dumps(asdict(kept)) + "\n")
+    store.keep(f"{name}.whole.json", kept)
 
 
 def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:
