@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 from weakref import finalize
@@ -30,6 +30,7 @@ from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import index_bounds
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.optimize import Candidate, optimize
+from mirage_eg.pipeline.run.option_fields import check_names
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.pipeline.run.run_report import RunReport
@@ -360,11 +361,7 @@ def superoptimize(
         OptionError: an option that does not exist or a value that is not offered.
         GraphError: a program that breaks a rule of its ops.
     """
-    unknown = set(options) - {field.name for field in fields(Options)}
-    if unknown:
-        raise OptionError(
-            f"got unknown option {min(unknown)!r}, wanted one of {', '.join(field.name for field in fields(Options))}"
-        )
+    check_names("options", options, Options)
     restrictions: dict[str, Any] = {
         "griddims": griddims,
         "blockdims": blockdims,

@@ -1,7 +1,7 @@
 """`mirage_eg.egraph(program)`: the saturated e-graph of a program, to be asked, listed, proved from and drawn."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -25,6 +25,7 @@ from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
+from mirage_eg.pipeline.run.option_fields import check_names
 from mirage_eg.report.egraph import EGraphView
 from mirage_eg.report.egraph_page import egraph_page
 from mirage_eg.report.proof_steps import chain_html
@@ -333,12 +334,9 @@ def egraph(
 def _limits(given: Limits | Mapping[str, float] | None) -> Limits:
     limits = given if isinstance(given, Limits) else Limits()
     if isinstance(given, Mapping):
-        known = [field.name for field in fields(Limits)]
-        for name in given:
-            if name not in known:
-                raise OptionError(f"limits: got {name!r}, wanted {', '.join(known)}")
+        check_names("limits", given, Limits)
         values = {name: float(value) if name == "seconds" else int(value) for name, value in given.items()}
-        limits = Limits(**{field: getattr(limits, field) for field in known} | values)
+        limits = replace(limits, **values)  # type: ignore[arg-type]
     if min(limits.iterations, limits.nodes, limits.seconds) <= 0:
         raise OptionError(f"limits: got {limits}, wanted positive numbers")
     return limits

@@ -128,7 +128,7 @@ class CandidateTimer:
             self._cases = [_AtShapes(each, tuple(tables_of(module, each).inputs.values())) for each in shapes]
             for case in self._cases:
                 for magnitude in module.MAGNITUDES:
-                    case.tensors.append(_inputs(module, case.kinds, magnitude, seed))
+                    case.tensors.append(random_inputs(module, case.kinds, magnitude, seed))
                     case.wanted.append([*module.reference(*case.tensors[-1])])
                     case.own_errors.append(errors_of_form(module, case.tensors[-1], case.wanted[-1], case.shapes))
         free_cached_memory()
@@ -213,7 +213,7 @@ def run_once(source: str, shapes: Sequence[Shape] = ()) -> None:
     with loaded(source) as module, timing_stream():
         try:
             layouts = tables_of(module, shapes).inputs
-            tensors = _laid_out(module, layouts.values(), _inputs(module, [*layouts.values()], 1.0, 0))
+            tensors = _laid_out(module, layouts.values(), random_inputs(module, [*layouts.values()], 1.0, 0))
             RunningProgram(module, list(layouts), shapes=shapes)(tensors, torch_library())
         except (TritonError, RuntimeError, MirageError) as error:
             problem = " ".join(str(error).split())[:300]
@@ -237,21 +237,21 @@ def _joined(found: Sequence[tuple[Outcome, Timing | None]]) -> tuple[Outcome, Ti
     return outcome, Timing(warm, next(spreads), cold, next(spreads), timings[0].method, timings[0].device)
 
 
-def _inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: int) -> list[Any]:
-    """Inputs of the program, `magnitude` times as large as usual ones."""
+def random_inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: int, device: Any = "cuda") -> list[Any]:
+    """Inputs of an emitted program, `magnitude` times as large as usual ones."""
     import torch
 
-    generator = torch.Generator(device="cuda").manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     tensors = [
-        torch.randn(shape, device="cuda", generator=generator).mul_(magnitude * scale)
+        torch.randn(shape, device=device, generator=generator).mul_(magnitude * scale)
         for scale, (shape, _, _) in zip(module.SCALES, kinds, strict=True)
     ]
     for position in getattr(module, "ROOTS", ()):
-        tensors[position] = 0.5 + torch.rand(kinds[position][0], device="cuda", generator=generator)
+        tensors[position] = 0.5 + torch.rand(kinds[position][0], device=device, generator=generator)
     for position, below in getattr(module, "WHOLE", {}).items():
-        tensors[position] = torch.randint(below, kinds[position][0], device="cuda", generator=generator)
+        tensors[position] = torch.randint(below, kinds[position][0], device=device, generator=generator)
     for position, masked in getattr(module, "CAUSAL", {}).items():
-        tensors[position] = causal_mask(kinds[position][0], masked)
+        tensors[position] = causal_mask(kinds[position][0], masked, device)
     return [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, kinds, strict=True)]
 
 

@@ -129,12 +129,12 @@ def normal_inputs(module: Any, seed: int = 0, shapes: Sequence[Sequence[int]] = 
     return tensors
 
 
-def causal_mask(shape: Sequence[int], masked: int) -> Any:
-    """A causal mask on the GPU without so many of its last columns (`causal_inputs`); the formula of `CAUSAL_MASK`."""
+def causal_mask(shape: Sequence[int], masked: int, device: Any = "cuda") -> Any:
+    """A causal mask without so many of its last columns (`causal_inputs`); the formula of `CAUSAL_MASK`."""
     import torch
 
-    ones = torch.ones(tuple(shape), device="cuda").tril(max(0, shape[-1] - shape[-2]))
-    return ones * (torch.arange(shape[-1], device="cuda") < shape[-1] - masked)
+    ones = torch.ones(tuple(shape), device=device).tril(max(0, shape[-1] - shape[-2]))
+    return ones * (torch.arange(shape[-1], device=device) < shape[-1] - masked)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from math import prod
-from operator import getitem
+from operator import attrgetter, getitem
 from types import MappingProxyType
 from typing import Any
 
@@ -115,10 +115,7 @@ def is_fixed(node: Fx) -> bool:
 
 def attribute_of(node: Fx) -> Any:
     """The attribute of its module that a node of kind get_attr names."""
-    value = node.graph.owning_module
-    for name in node.target.split("."):
-        value = getattr(value, name)
-    return value
+    return attrgetter(node.target)(node.graph.owning_module)
 
 
 def is_random(node: Fx) -> bool:

@@ -7,6 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from math import inf
+from operator import attrgetter
 from types import FunctionType
 from typing import Any
 
@@ -46,7 +47,7 @@ from mirage_eg.torch_compile.sized_call import SizedCall
 from mirage_eg.torch_compile.unexpected_errors import record_or_why
 
 _EVERY = 2.0  # seconds between lines of progress
-_UNTIL_GATE = 0.8  # of the seconds that are left; then a search ends
+_UNTIL_GATE = 0.8  # of the seconds that are left: those of a search
 
 
 def compile_graph(
@@ -118,7 +119,7 @@ def gated_records(
     """
     from torch.utils._python_dispatch import _disable_current_modes
 
-    store = store_of(settings)
+    store, searching = store_of(settings), 1.0 if settings.gate == "off" else _UNTIL_GATE
     different = {(region.program, _device(region)): region for region in found.regions}
     times = Counter(region.program for region in found.regions)
     by_program: dict[Any, SegmentRecord] = {}
@@ -126,7 +127,7 @@ def gated_records(
         in_order = sorted(different.items(), key=lambda pair: -pair[1].ops)
         regions = [region for (_, device), region in in_order if _left_to_torch(region, settings, device) is None]
         asked = [(region.program, _weights(found, region)) for region in regions]
-        searches, names = searches_of(asked, settings, _until_gate(until, settings), other_sizes, store.may_have)
+        searches, names = searches_of(asked, settings, until.part(searching), other_sizes, store.may_have)
         us = {it.program: times[it.program] * _compiled_us(it.program, searches, names, settings) for it in regions}
         gain = partial(_predicted_gain, us, times)
         tunes = settings.tune > 0 and gpu_available()
@@ -135,21 +136,21 @@ def gated_records(
             apart = meanwhile is not None
             if searches and (apart or may_begin(workers)):
                 start(workers)
-            store.begun = BegunSearches(workers, searches, names, tunes, apart, _until_gate(until, settings))
-            with closing(store.begun) as searching:
+            store.begun = BegunSearches(workers, searches, names, tunes, apart, until.part(searching))
+            with closing(store.begun) as begun_searches:
                 if meanwhile is not None:
                     half = until.left() / 2
                     settings = meanwhile()
                     until = until.later(max(0.0, half - until.left()))
-                    searching.until = _until_gate(until, settings)
+                    begun_searches.until = until.part(searching)
                 pending = dict(in_order)
                 while pending:
-                    program = searching.next_of([program for program, _ in pending], _until_gate(until, settings), gain)
+                    program = begun_searches.next_of([program for program, _ in pending], until.part(searching), gain)
                     same = next(each for each in pending if each[0] == program)
                     region, begun = pending.pop(same), time.monotonic()
                     tune = call.part_of_tuning(us.get(program, 0.0), [us.get(it, 0.0) for it, _ in pending], settings.tune)
                     ops = region.ops + sum(it.ops for it in pending.values() if it.ops >= settings.min_ops)
-                    share = _share(until, region.ops / max(1, ops), settings, apart and not (tunes and tune))
+                    share = _share(until, region.ops / max(1, ops), searching, apart and not (tunes and tune))
                     record = partial(_record, found, weights, region, settings, share, until, other_sizes, tune)
                     by_program[same] = record_or_why(record, region.ops, settings)
                     until = until.later(_tuning_since(begun, tune, same[1]))
@@ -285,20 +286,13 @@ def _predicted_gain(us: Mapping[Graph, float], times: Mapping[Graph, int], progr
     return 0.0 if dims_of(program) else us[program] - times[program] * found.candidates[0].us
 
 
-def _share(until: Deadline, part: float, settings: Settings, is_searched: bool) -> Deadline:
-    """When the search of a segment with a `part` of the ops ends; one that workers have searched needs new tiles at most."""
-    seconds = until.left() * min(2 * part, (1 + part) / 2, _until_gate_part(settings))
-    return after(max(seconds, _until_gate(until, settings).left()) if is_searched else seconds)
+def _share(until: Deadline, part: float, searching: float, is_searched: bool) -> Deadline:
+    """When the search of a segment with a `part` of the ops ends; one that workers have searched needs new tiles at most.
 
-
-def _until_gate(until: Deadline, settings: Settings) -> Deadline:
-    """When a search ends, so that the gate has its part of the seconds."""
-    return until.part(_until_gate_part(settings))
-
-
-def _until_gate_part(settings: Settings) -> float:
-    """The part of the seconds that a search may have."""
-    return _UNTIL_GATE if settings.gate != "off" else 1.0
+    `searching` is the part of the seconds that searches may have.
+    """
+    seconds = until.left() * min(2 * part, (1 + part) / 2, searching)
+    return after(max(seconds, until.part(searching).left()) if is_searched else seconds)
 
 
 def _left_to_torch(region: FxRegion, settings: Settings, device: Any) -> SegmentRecord | None:
@@ -460,9 +454,7 @@ def _fake_mode(module: Any) -> Any:
     fake = detect_fake_mode(values) or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     for node in module.graph.nodes:
         if node.op == "get_attr" and "val" not in node.meta:
-            value = module
-            for name in node.target.split("."):
-                value = getattr(value, name)
+            value = attrgetter(node.target)(module)
             if isinstance(value, torch.Tensor):
                 node.meta["val"] = fake.from_tensor(value, static_shapes=True)
     return fake

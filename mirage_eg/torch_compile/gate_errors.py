@@ -15,11 +15,10 @@ import torch
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.measure import tf32
-from mirage_eg.backends.measure.candidate_timer import MOST_WRONG, in_parts
-from mirage_eg.ir.expand import expand
+from mirage_eg.backends.measure.candidate_timer import MOST_WRONG, in_parts, random_inputs
+from mirage_eg.backends.triton.file_tables import tables_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.whole_inputs import root_inputs, whole_inputs
 from mirage_eg.torch_compile.gate_findings import GateErrors
 from mirage_eg.torch_compile.gate_inputs import DISTRIBUTIONS, GateInputs
 from mirage_eg.torch_compile.segment_call import SegmentCall
@@ -124,18 +123,12 @@ def _difference(got: Any, exact: Any) -> float:
 
 def times_allowed(call: SegmentCall, like: Sequence[Any]) -> float:
     """The largest error on the masks of `like` and random other inputs, of three square roots of the precision."""
-    program, generator = call.found.program, torch.Generator().manual_seed(0)
-    rounds = tf32.has_rounded_operands(program, tf32.rounded_operands(like[0].device))
-    whole, roots = whole_inputs(program), root_inputs(expand(program))
-    inputs = []
-    for place, tensor in enumerate(like):
-        values = call.module.SCALES[place] * torch.randn(tensor.shape, generator=generator)
-        if place in roots:
-            values = 0.5 + torch.rand(tensor.shape, generator=generator)
-        if place in whole:
-            values = torch.randint(whole[place], tensor.shape, generator=generator)
-        # a mask as it is given: random ones hide whole rows, which have no softmax
-        inputs.append(tensor if tensor.dtype is torch.bool else values.to(tensor.dtype).to(tensor.device))
+    program, device = call.found.program, like[0].device
+    rounds = tf32.has_rounded_operands(program, tf32.rounded_operands(device))
+    kinds = [*tables_of(call.module, [it.shape for it in like]).inputs.values()]
+    drawn = zip(like, random_inputs(call.module, kinds, 1.0, 0, device), strict=True)
+    # a mask as it is given: random ones hide whole rows, which have no softmax
+    inputs = [given if given.dtype is torch.bool else it for given, it in drawn]
     errors = [0.0]
     for got, wanted, coarsest in zip(
         call.as_function(inputs), call.module.reference(*inputs), coarsest_types(program), strict=True

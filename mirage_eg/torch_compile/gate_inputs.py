@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import getitem
+from operator import attrgetter, getitem
 from typing import Any
 from weakref import ref
 
@@ -36,9 +36,7 @@ class Weights:
         for node in module.graph.nodes:
             value = tensors.get(node.name)
             if node.op == "get_attr":
-                value = module
-                for name in node.target.split("."):
-                    value = getattr(value, name)
+                value = attrgetter(node.target)(module)
             if isinstance(value, torch.Tensor) and not any(map(writes_argument, node.users)):
                 self._tensors[node.name] = ref(value)
 

@@ -1,14 +1,13 @@
 """Settings of the backend: one frozen record, checked where it is built; torch.compile passes the same names as `options`."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
 from mirage_eg.ir.errors import OptionError
-from mirage_eg.pipeline.run.option_fields import Option, check_fields
+from mirage_eg.pipeline.run.option_fields import Option, check_fields, check_names
 from mirage_eg.pipeline.run.options import NOT_FINITE
 
 SEARCHES = ("offline", "once", "always")
@@ -61,14 +60,12 @@ class Settings:
     not_finite: Annotated[
         str, Option("Values of one number for all numbers lose NaN and infinity, or keep them.", choices=NOT_FINITE)
     ] = "keep"
-    mode: str | None = None
+    mode: Annotated[str | None, Option("The mode of Inductor.", choices=("default", *MODES))] = None
     cache: str | None = None
     report: Path | None = None
 
     def __post_init__(self) -> None:
         check_fields(self)
-        if self.mode not in (None, "default", *MODES):
-            raise OptionError(f"mode: got {self.mode!r}, wanted one of default, {', '.join(MODES)}")
         object.__setattr__(self, "mode", None if self.mode == "default" else self.mode)
         names = self.executed_by_torch
         if isinstance(names, str) or not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
@@ -107,13 +104,8 @@ class Settings:
         if not isinstance(self.buckets, Mapping):
             raise OptionError(f"buckets: got {self.buckets!r}, wanted sizes by name, such as {{'n0': [16, 64]}}")
         for name, ends in self.buckets.items():
-            sizes = isinstance(ends, Sequence) and not isinstance(ends, str)
-            if (
-                not sizes
-                or not ends
-                or not all(type(end) is int and end > 0 for end in ends)
-                or list(ends) != sorted(set(ends))
-            ):
+            sizes = ends if isinstance(ends, Sequence) else ()
+            if not sizes or not all(type(end) is int and end > 0 for end in sizes) or [*sizes] != sorted({*sizes}):
                 raise OptionError(f"buckets: {name}: got {ends!r}, wanted rising sizes, such as [1, 16, 64]")
         frozen = {name: tuple(ends) for name, ends in self.buckets.items()}
         object.__setattr__(self, "buckets", MappingProxyType(frozen))
@@ -129,12 +121,7 @@ def settings_of(options: Mapping[str, Any] | None, mode: str | None = None) -> S
 
     Raises OptionError: a name or value that is not allowed.
     """
-    known = [field.name for field in fields(Settings)]
-    for name in options or ():
-        if name not in known:
-            close = get_close_matches(str(name), known, 1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise OptionError(f"options: got {name!r}, wanted one of {', '.join(known)}{hint}")
+    check_names("options", options or (), Settings)
     return Settings(**{"mode": mode} | dict(options or {}))
 
 

@@ -3,8 +3,9 @@
 `check_fields` checks a record's values; the command line takes its options from the same fields (`mirage_eg.cli.options`).
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields
+from difflib import get_close_matches
 from types import NoneType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -46,6 +47,16 @@ def option_fields(record: type[Any]) -> Iterator[OptionField]:
                 types = (kind,) if get_origin(kind) in (None, tuple) else get_args(kind)
                 default = None if field.default is MISSING else field.default
                 yield OptionField(field.name, types, default, option)
+
+
+def check_names(what: str, given: Iterable[str], record: type[Any]) -> None:
+    """Check names of fields. Raises OptionError: one that the record does not have; the message has the closest one."""
+    known = [field.name for field in fields(record)]
+    for name in given:
+        if name not in known:
+            close = get_close_matches(str(name), known, 1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise OptionError(f"{what}: got {name!r}, wanted one of {', '.join(known)}{hint}")
 
 
 def check_fields(record: Any) -> None:
