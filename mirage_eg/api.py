@@ -80,10 +80,7 @@ class MuGraph:
             GraphError: the number, library, shape, dtype, device or strides of an argument are not the program's; the message
                 names it.
         """
-        names = self._input_names
-        if len(arrays) != len(names):
-            raise _miscounted("arrays", arrays, names)
-        library = library_of(arrays, "argument", names) if arrays else None
+        library = self._library(arrays)
         buffers = None if out is None else self._buffers(out, library)
         results = self._evaluate(arrays, buffers) if library is None else call(self._program(), arrays, library, buffers)
         return results[0] if len(results) == 1 else results
@@ -97,13 +94,16 @@ class MuGraph:
         """
         if not arrays:
             return capture(self._program())
-        names = self.graph.input_names
-        if len(arrays) != len(names):
-            raise _miscounted("arrays", arrays, names)
-        library = library_of(arrays, "argument", names)
+        library = self._library(arrays)
         if library is None:
-            raise GraphError(f"argument {names[0]}: got a NumPy array, wanted CuPy arrays or CUDA torch tensors")
+            raise GraphError(f"argument {self._input_names[0]}: got a NumPy array, wanted CuPy arrays or CUDA torch tensors")
         return capture(self._program(), arrays, library)
+
+    def _library(self, arrays: Sequence[Any]) -> Library | None:
+        """The array library of the arguments; None for NumPy."""
+        if len(arrays) != len(self._input_names):
+            raise _miscounted("arrays", arrays, self._input_names)
+        return library_of(arrays, "argument", self._input_names) if arrays else None
 
     def _buffers(self, out: Any, library: Library | None) -> Sequence[Any]:
         """`out` as a sequence of arrays of the arguments' library."""
@@ -300,7 +300,7 @@ class SizedMuGraph:
         """
         names = self.program.input_names
         if len(arrays) != len(names):
-            raise GraphError(f"got {len(arrays)} arrays, wanted {len(names)}: {', '.join(names)}")
+            raise _miscounted("arrays", arrays, names)
         sizes = {}
         for dim, (place, position) in self._places.items():
             shape = getattr(arrays[place], "shape", None)

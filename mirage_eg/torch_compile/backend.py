@@ -59,28 +59,26 @@ def backend(
     from torch._dynamo.exc import RestartAnalysis, SkipFrame
 
     settings = settings_of(options, mode)
-    reason, nodes, before = _left_whole(example_inputs), len(gm.graph.nodes), len(graph_records())
-    if reason is not None:
-        add_record(GraphRecord(new_number(), nodes, fallback=reason))
-        return noting_calls(_whole(gm, example_inputs, settings), graph_records()[before:])
-    try:
-        with_segments = _with_eager if settings.rest == "eager" else _with_inductor
-        with_segments = _fastest if may_compare(settings, example_inputs) else with_segments
-        call = call_of(settings)
-        compiled = unchecked(with_segments(gm, example_inputs, settings, call), example_inputs)
-        return noting_calls(compiled, graph_records()[before:], call)
-    except (RestartAnalysis, SkipFrame):  # Dynamo begins again, with other choices
-        withdraw_records(before)
-        raise
-    except OptionError:
-        raise
-    except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; the record and the log say why
-        torchs = reason_of_torch(error)
-        reason = torchs or reason_of(error)
-        compiled = _whole(gm, example_inputs, settings)
-        withdraw_records(before)
-        add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=torchs is None))
-        return compiled
+    nodes, before = len(gm.graph.nodes), len(graph_records())
+    reason, unexpected = _left_whole(example_inputs), False
+    if reason is None:
+        try:
+            with_segments = _with_eager if settings.rest == EAGER else _with_inductor
+            with_segments = _fastest if may_compare(settings, example_inputs) else with_segments
+            call = call_of(settings)
+            compiled = unchecked(with_segments(gm, example_inputs, settings, call), example_inputs)
+            return noting_calls(compiled, graph_records()[before:], call)
+        except (RestartAnalysis, SkipFrame):  # Dynamo begins again, with other choices
+            withdraw_records(before)
+            raise
+        except OptionError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a model that torch compiles must not fail here; record and log say why
+            torchs = reason_of_torch(error)
+            reason, unexpected = torchs or reason_of(error), torchs is None
+            withdraw_records(before)
+    add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=unexpected))
+    return noting_calls(_whole(gm, example_inputs, settings), graph_records()[before:])
 
 
 def _left_whole(example_inputs: Sequence[Any]) -> str | None:
@@ -97,8 +95,9 @@ def _whole(gm: Any, example_inputs: Sequence[Any], settings: Settings) -> Callab
     """The graph without segments of ours."""
     from torch._inductor.compile_fx import compile_fx
 
-    eager = settings.rest == "eager"
-    return function_of(gm) if eager else enabled(compile_fx(gm, example_inputs, config_patches=settings.inductor))
+    if settings.rest == EAGER:
+        return function_of(gm)
+    return enabled(compile_fx(gm, example_inputs, config_patches=settings.inductor))
 
 
 def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:

@@ -123,6 +123,3 @@ def settings_of(options: Mapping[str, Any] | None, mode: str | None = None) -> S
     """
     check_names("options", options or (), Settings)
     return Settings(**{"mode": mode} | dict(options or {}))
-
-
-__all__ = ["Settings", "budget_spent", "settings_of"]
