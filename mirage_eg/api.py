@@ -336,12 +336,6 @@ def superoptimize(
     graph: KernelGraph | Graph,
     *,
     sizes: Sequence[Mapping[str, int]] | None = None,
-    griddims: Sequence[Sequence[int]] | None = None,
-    blockdims: Sequence[Sequence[int]] | None = None,
-    imaps: Sequence[Sequence[int]] | None = None,
-    omaps: Sequence[Sequence[int]] | None = None,
-    fmaps: Sequence[int] | None = None,
-    franges: Sequence[int] | None = None,
     config: str | None = None,
     name: str = "program",
     verbose: bool = False,
@@ -353,24 +347,16 @@ def superoptimize(
     buckets, as [{"n": 16}, {"n": 128}]; an empty list takes 16, 32, 64, 128 and 256. The last bucket ends at the `max` of its
     dim. The result is a `SizedMuGraph`.
 
-    `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block graphs; of `blockdims` the number of
-    threads counts. `config`, a preset of mirage-project/mirage, is ignored: the search needs no preset. Further options are
-    those of `mirage_eg.pipeline.run.options.Options`. With `verbose`, each step is logged by the logger `mirage_eg`.
+    `config`, a preset of mirage-project/mirage, is ignored: the search needs no preset. Further options are those of
+    `mirage_eg.pipeline.run.options.Options`; `griddims`, `blockdims`, `imaps`, `omaps`, `fmaps`, `franges` restrict the block
+    graphs, and of `blockdims` the number of threads counts. With `verbose`, each step is logged by the logger `mirage_eg`.
 
     Raises:
         OptionError: an option that does not exist or a value that is not offered.
         GraphError: a program that breaks a rule of its ops.
     """
     check_names("options", options, Options)
-    restrictions: dict[str, Any] = {
-        "griddims": griddims,
-        "blockdims": blockdims,
-        "imaps": imaps,
-        "omaps": omaps,
-        "fmaps": fmaps,
-        "franges": franges,
-    }
-    chosen = Options(**restrictions, **options)
+    chosen = Options(**options)
     program = graph.graph() if isinstance(graph, KernelGraph) else graph
     if not isinstance(program, Graph) or program.level is not Level.KERNEL:
         raise GraphError(f"superoptimize: got {described(graph)}, wanted a program: new_kernel_graph() or its Graph")
