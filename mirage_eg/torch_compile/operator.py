@@ -93,7 +93,7 @@ CALLED: dict[Any, Callable[..., Any]] = {}
 
 def is_writing(target: Any) -> bool:
     """Whether the target of a node is the op of a segment that writes into inputs."""
-    return CALLED.get(target, run_segment) is not run_segment
+    return target in CALLED and target is not segment_op()
 
 
 def _new_results(inputs: Sequence[Any], key: str) -> list[Any]:

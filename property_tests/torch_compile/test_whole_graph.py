@@ -12,9 +12,10 @@ from torch._dynamo.utils import counters
 
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.torch_compile import calls as calls_of_segments
-from mirage_eg.torch_compile import compile_graph, direct_calls, gate, whole_graph
+from mirage_eg.torch_compile import compile_graph, gate, whole_graph
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import forget_calls
+from mirage_eg.torch_compile.operator import CALLED, segment_op
 from mirage_eg.torch_compile.records import Decision, GraphRecord, SegmentRecord, graph_records
 from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_store import forget
@@ -334,7 +335,7 @@ def test_calls_and_graphs_each_run_the_code_that_is_faster_there(
         ran.append(1)
         return calls_of_segments.run_segment(inputs, key)
 
-    monkeypatch.setattr(direct_calls, "run_segment", noted)
+    monkeypatch.setitem(CALLED, segment_op(), noted)
     x, options = torch.randn(8, WIDTH), {**OPTIONS, "cache": str(tmp_path)}
     clock += [PLAIN, (ours, 6.0)]
     clock.calls.append(calls)
