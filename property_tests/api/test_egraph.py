@@ -158,7 +158,7 @@ BAD = {
     "domain": ({"domain": "real"}, OptionError, "wanted indexed or abstract"),
     "axis": ({"loop": "q"}, OptionError, r"wanted a reduced axis \(j\)"),
     "theory": ({"without": ["no law"]}, MirageError, "no law"),
-    "limit": ({"limits": {"memory": 3}}, OptionError, "wanted iterations, nodes, seconds"),
+    "limit": ({"limits": {"memory": 3}}, OptionError, "wanted one of iterations, nodes, seconds"),
     "negative": ({"limits": {"nodes": -1}}, OptionError, "wanted positive numbers"),
 }
 
