@@ -9,6 +9,11 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 
 
+def _strides(layout: ArrayLayout) -> tuple[int, ...]:
+    """CuPy's strides are in bytes."""
+    return tuple(stride * DType(layout.dtype).itemsize for stride in layout.strides)
+
+
 def _refuse_unknown(layout: ArrayLayout) -> None:
     if DType(layout.dtype).in_numpy != layout.dtype:
         raise GraphError(f"{layout.name} is {layout.dtype}, which CuPy has not; call with torch tensors")
@@ -35,9 +40,8 @@ class Cupy:
         """CuPy's strides are in bytes. It has neither bfloat16 nor float8, so no array matches these types."""
         wanted = []
         for layout in layouts:
-            size = DType(layout.dtype).itemsize
             dtype = None if DType(layout.dtype).in_numpy != layout.dtype else self._cupy.dtype(layout.dtype)
-            wanted.append((dtype, layout.shape, tuple(stride * size for stride in layout.strides)))
+            wanted.append((dtype, layout.shape, _strides(layout)))
 
         def check(arrays: Sequence[Any]) -> tuple[list[int], int] | None:
             device: int = arrays[0].data.device_id
@@ -70,9 +74,8 @@ class Cupy:
         """CuPy allocates on the current device: launching has set it, other callers may not have."""
         cupy = self._cupy
         _refuse_unknown(layout)
-        size, dtype = DType(layout.dtype).itemsize, cupy.dtype(layout.dtype)
-        nbytes = layout.allocated * size
-        strides = tuple(stride * size for stride in layout.strides)
+        dtype, strides = cupy.dtype(layout.dtype), _strides(layout)
+        nbytes = layout.allocated * DType(layout.dtype).itemsize
         current, allocate, make = cupy.cuda.runtime.getDevice, cupy.cuda.alloc, cupy.ndarray
 
         def allocate_array() -> Any:
@@ -99,9 +102,7 @@ class Cupy:
     def part(self, memory: Any, offset: int, layout: ArrayLayout) -> Any:
         """A view."""
         _refuse_unknown(layout)
-        size = DType(layout.dtype).itemsize
-        strides = tuple(stride * size for stride in layout.strides)
-        return self._cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data + offset, strides=strides)
+        return self._cupy.ndarray(layout.shape, dtype=layout.dtype, memptr=memory.data + offset, strides=_strides(layout))
 
     def copy(self, target: Any, source: Any) -> None:
         """By assignment."""

@@ -39,8 +39,6 @@ from mirage_eg.torch_compile.whole_graph import (
     compiled_whole,
     copied,
     decided,
-    keep_graph,
-    kept_graph,
     may_compare,
     name_of,
     segments_of,
@@ -106,7 +104,7 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
 
     before, store, name = len(graph_records()), store_of(settings), name_of(gm, example_inputs, settings)
     calls, autocast = known_calls(), [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")]
-    kept = kept_graph(name, store) if settings.search != "always" and settings.report is None else None
+    kept = store.kept(name, KeptGraph) if settings.search != "always" and settings.report is None else None
     if kept is not None:
         with suppress(OtherSegmentsError):
             return _as_timed(gm, example_inputs, settings, call, kept)
@@ -131,13 +129,13 @@ def _fastest(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: F
         alone = whole.alone()
         change_records(before, lambda record: replace(record, whole=whole.reason(alone)))
         if records and records[-1].is_final:
-            keep_graph(name, KeptGraph(alone, "", graph_records()[-1]), store)
+            store.keep(name, KeptGraph(alone, "", graph_records()[-1]))
         return alone.fastest(whole.code_of)
     times = whole.against(ours, segments_of(records[-1], store))
     _note(times, before, settings)
     if isinstance(times, str):
         return ours
-    keep_graph(name, KeptGraph(times, entry, graph_records()[-1]), store)
+    store.keep(name, KeptGraph(times, entry, graph_records()[-1]))
     if not times.uses_segments:
         withdraw_calls(calls)
     return times.fastest(lambda code: ours if code == OURS else whole.code_of(code))

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.json_text import parse_json
-from mirage_eg.pipeline.run.json_codec import decode, dumps
+from mirage_eg.pipeline.run.json_codec import decode
 from mirage_eg.pipeline.run.output_files import write_atomically
 from mirage_eg.torch_compile.records import LOGGER
 
@@ -22,11 +22,6 @@ def kept_record(path: Path, kind: type[Kept]) -> Kept | None:
         LOGGER.warning("%s ignored: %s", path, error)
         return None
     return found if isinstance(found, kind) else None
-
-
-def keep_record(path: Path, record: object) -> None:
-    """Write a record into a file."""
-    write_kept(path, dumps(record) + "\n")
 
 
 def write_kept(path: Path, text: str) -> None:

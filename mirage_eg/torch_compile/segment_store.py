@@ -26,11 +26,12 @@ from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.program_form import vector_products
 from mirage_eg.pipeline.ranking import behind
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
+from mirage_eg.pipeline.run.json_codec import dumps
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Behind, Candidate, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches
 from mirage_eg.torch_compile.gate_findings import GateFindings
-from mirage_eg.torch_compile.kept_records import Kept, keep_record, kept_record, write_kept
+from mirage_eg.torch_compile.kept_records import Kept, kept_record, write_kept
 from mirage_eg.torch_compile.records import LOGGER
 from mirage_eg.torch_compile.segment_keys import (
     Key,
@@ -390,7 +391,7 @@ class SegmentStore:
     def keep(self, file: str, record: object) -> None:
         """Keep a record in a file of the cache."""
         if self.cache is not None:
-            keep_record(self.cache.folder / file, record)
+            write_kept(self.cache.folder / file, dumps(record) + "\n")
 
     def findings(self, key: str) -> GateFindings | None:
         """What the gate found of a segment."""

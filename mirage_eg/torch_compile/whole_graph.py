@@ -209,7 +209,7 @@ def segments_of(record: GraphRecord, store: SegmentStore) -> list[list[str]]:
 
 
 def name_of(gm: Any, inputs: Sequence[Any], settings: Settings) -> str:
-    """The name under which the times of a graph are kept: a hash of all that they depend on but its segments."""
+    """The name of the file that keeps the times of a graph: a hash of all that they depend on but its segments."""
     import torch
 
     own = [f"{it.name}={getattr(settings, it.name)}" for it in fields(settings) if it.name not in ("cache", "report", "budget")]
@@ -217,17 +217,8 @@ def name_of(gm: Any, inputs: Sequence[Any], settings: Settings) -> str:
     cards = sorted({torch.cuda.get_device_name(it.device) for it in inputs if it.device.type == "cuda"})
     versions = [code_hash(), *map(installed_version, ("torch", "triton"))]
     rounds = [sorted(tf32.rounded_operands(device)) for device in {it.device for it in inputs}]
-    return sha256(json.dumps([gm.code, own, tensors, cards, sorted(rounds), versions]).encode()).hexdigest()
-
-
-def kept_graph(name: str, store: SegmentStore) -> KeptGraph | None:
-    """What was kept of a graph, in this process or an earlier one."""
-    return store.kept(f"{name}.whole.json", KeptGraph)
-
-
-def keep_graph(name: str, kept: KeptGraph, store: SegmentStore) -> None:
-    """Keep what was found of a graph."""
-    store.keep(f"{name}.whole.json", kept)
+    key = json.dumps([gm.code, own, tensors, cards, sorted(rounds), versions])
+    return f"{sha256(key.encode()).hexdigest()}.whole.json"
 
 
 def may_compare(settings: Settings, inputs: Sequence[Any]) -> bool:
