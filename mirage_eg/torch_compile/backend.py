@@ -65,7 +65,7 @@ def backend(
             with_segments = _fastest if may_compare(settings, example_inputs) else with_segments
             call = call_of(settings)
             compiled = unchecked(with_segments(gm, example_inputs, settings, call), example_inputs)
-            return noting_calls(compiled, graph_records()[before:], call)
+            return noting_calls(compiled, graph_records()[before:], call.end)
         except (RestartAnalysis, SkipFrame):  # Dynamo begins again, with other choices
             withdraw_records(before)
             raise

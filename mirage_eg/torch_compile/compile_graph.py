@@ -43,8 +43,7 @@ from mirage_eg.torch_compile.segment_call import SegmentCall
 from mirage_eg.torch_compile.segment_keys import is_timed, request_for
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
 from mirage_eg.torch_compile.settings import Settings, budget_spent
-from mirage_eg.torch_compile.sized_call import SizedCall
-from mirage_eg.torch_compile.unexpected_errors import record_or_why
+from mirage_eg.torch_compile.sized_call import SizedCall, record_or_why
 
 _EVERY = 2.0  # seconds between lines of progress
 _UNTIL_GATE = 0.8  # of the seconds that are left: those of a search

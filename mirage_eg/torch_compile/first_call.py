@@ -14,7 +14,7 @@ _BESIDES = 3.0  # seconds that the timer and the verification of a tuned segment
 class FirstCall:
     """What is left of the seconds of one call's graphs, and of as many of tuning.
 
-    It `is_over` once one of them is called again (`noting_calls`).
+    It `is_over` once one of them is called again.
     """
 
     left: float
@@ -23,6 +23,10 @@ class FirstCall:
 
     def __post_init__(self) -> None:
         self.tuning = self.left
+
+    def end(self) -> None:
+        """End it."""
+        self.is_over = True
 
     def part_of_tuning(self, us: float, others: Collection[float], most: float) -> float:
         """The seconds of tuning, `most` at most, of a segment that takes these `us` of each call, where `others` take theirs.

@@ -11,7 +11,6 @@ from typing import Any
 
 from mirage_eg.frontend.imported import Outside
 from mirage_eg.ir.plurals import counted
-from mirage_eg.torch_compile.first_call import FirstCall
 
 LOGGER = logging.getLogger("mirage_eg.torch")
 
@@ -218,17 +217,17 @@ def watched_graphs() -> Iterator[set[int]]:
 
 
 def noting_calls(
-    compiled: Callable[..., Any], records: Sequence[GraphRecord], first: FirstCall | None = None
+    compiled: Callable[..., Any], records: Sequence[GraphRecord], ended: Callable[[], None] = lambda: None
 ) -> Callable[..., Any]:
-    """The function of compiled graphs, whose calls `watched_graphs` notes; its second call ends the `first` one."""
+    """The function of compiled graphs, whose calls `watched_graphs` notes; at the second one the first has `ended`."""
     numbers, times = [record.number for record in records], 0
 
     @wraps(compiled)
     def run(*arguments: Any) -> Any:
         nonlocal times
         times += 1
-        if times == 2 and first is not None:
-            first.is_over = True
+        if times == 2:
+            ended()
         for called in _WATCHES:
             called.update(numbers)
         return compiled(*arguments)

@@ -30,8 +30,7 @@ from mirage_eg.pipeline.run.json_codec import dumps
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Behind, Candidate, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches
-from mirage_eg.torch_compile.gate_findings import GateFindings
-from mirage_eg.torch_compile.kept_records import Kept, kept_record, write_kept
+from mirage_eg.torch_compile.gate_findings import GateFindings, Kept, kept_record, write_kept
 from mirage_eg.torch_compile.records import LOGGER
 from mirage_eg.torch_compile.segment_keys import (
     Key,

@@ -5,16 +5,17 @@ from math import inf
 from threading import Lock
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import ending
+from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import Deadline, after
+from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
-from mirage_eg.torch_compile.settings import Settings
-from mirage_eg.torch_compile.unexpected_errors import record_or_why
+from mirage_eg.torch_compile.settings import Settings, budget_spent
+from mirage_eg.torch_compile.unexpected_errors import reason_of
 
 Ranges = tuple[SizeRange, ...]  # one for each dim, in the order of the program
 Gate = Callable[[SegmentCall, dict[str, int]], SegmentRecord]
@@ -119,6 +120,22 @@ class SizedCall:
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
         return self.results.of_torch(tensors, self.in_torch(tensors) if self._torchs is None else self._torchs(*tensors))
+
+
+def record_or_why(record: Callable[[], SegmentRecord], ops: int, settings: Settings, key: str = "") -> SegmentRecord:
+    """The record of a segment of `ops` ops, or of a bucket of it, with the reason where an error leaves it to torch."""
+    import torch
+
+    try:
+        return record()
+    except OverdueError:
+        return SegmentRecord(key, ops, Decision.BUDGET, budget_spent(settings))
+    except OptionError:  # of the settings
+        raise
+    except (MirageError, torch.OutOfMemoryError) as error:
+        return SegmentRecord(key, ops, Decision.FAILED, " ".join(str(error).split())[-300:])
+    except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
+        return SegmentRecord(key, ops, Decision.ERROR, reason_of(error))
 
 
 def _span(name: str, values: SizeRange) -> str:

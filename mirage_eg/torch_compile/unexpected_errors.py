@@ -2,13 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable
 from traceback import format_tb, walk_tb
 
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError
-from mirage_eg.ir.errors import MirageError, OptionError
-from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord
-from mirage_eg.torch_compile.settings import Settings, budget_spent
+from mirage_eg.torch_compile.records import LOGGER
 
 VARIABLE = "MIRAGE_EG_STRICT"
 
@@ -22,22 +18,6 @@ def reason_of(error: Exception) -> str:
         raise error
     LOGGER.debug("unexpected error", exc_info=error)
     return f"unexpected {_line(error)}{_place(error)}; please report it, with the traceback that {VARIABLE}=1 gives"
-
-
-def record_or_why(record: Callable[[], SegmentRecord], ops: int, settings: Settings, key: str = "") -> SegmentRecord:
-    """The record of a segment of `ops` ops, or of a bucket of it, with the reason where an error leaves it to torch."""
-    import torch
-
-    try:
-        return record()
-    except OverdueError:
-        return SegmentRecord(key, ops, Decision.BUDGET, budget_spent(settings))
-    except OptionError:  # of the settings
-        raise
-    except (MirageError, torch.OutOfMemoryError) as error:
-        return SegmentRecord(key, ops, Decision.FAILED, " ".join(str(error).split())[-300:])
-    except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
-        return SegmentRecord(key, ops, Decision.ERROR, reason_of(error))
 
 
 def reason_of_torch(error: Exception) -> str | None:
