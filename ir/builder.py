@@ -285,9 +285,29 @@ def _per_dim(op: str, name: str, given: PerDim, dims: int = 2) -> tuple[int, ...
     return numbers * dims if len(numbers) == 1 else numbers
 
 
+def graph_of(given: object, caller: str) -> Graph:
+    """The kernel graph that a user gives. Raises GraphError: it is none."""
+    graph = given.graph() if isinstance(given, KernelGraph) else given
+    if not isinstance(graph, Graph) or graph.level is not Level.KERNEL:
+        raise GraphError(f"{caller}: got {graph_words(given)}, wanted a program: new_kernel_graph() or its Graph")
+    return graph
+
+
+def graph_words(value: object) -> str:
+    """An argument that is not a program, in a few characters."""
+    match value:
+        case Graph():
+            return f"a {value.level} graph"
+        case Builder():
+            return f"a {value.checker.level} graph that is being written"
+        case _:
+            shown = repr(value)
+            return f"the {type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
+
+
 def new_kernel_graph() -> KernelGraph:
     """Start a tensor program."""
     return KernelGraph()
 
 
-__all__ = ["Builder", "KernelGraph", "Tensor", "new_kernel_graph"]
+__all__ = ["Builder", "KernelGraph", "Tensor", "graph_of", "graph_words", "new_kernel_graph"]

@@ -19,12 +19,11 @@ from mirage_eg.backends.runtime.running_program import RunningProgram
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.numerics import as_kernels_compute
 from mirage_eg.ir.at_sizes import at_sizes, dims_of, named_dims
-from mirage_eg.ir.builder import Builder, KernelGraph
+from mirage_eg.ir.builder import KernelGraph, graph_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, OptionError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
-from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import index_bounds
@@ -357,9 +356,7 @@ def superoptimize(
     """
     check_names("options", options, Options)
     chosen = Options(**options)
-    program = graph.graph() if isinstance(graph, KernelGraph) else graph
-    if not isinstance(program, Graph) or program.level is not Level.KERNEL:
-        raise GraphError(f"superoptimize: got {described(graph)}, wanted a program: new_kernel_graph() or its Graph")
+    program = graph_of(graph, "superoptimize")
     if not isinstance(name, str):
         raise OptionError(f"name: got {name!r}, wanted a text")
     observer = _log if verbose else None
@@ -399,9 +396,7 @@ def optimize_graph(
         OptionError: weights that no input has, an unknown GPU, a program with named dims.
         RuleError: a rule file is not readable, or has a false law.
     """
-    program = graph.graph() if isinstance(graph, KernelGraph) else graph
-    if not isinstance(program, Graph) or program.level is not Level.KERNEL:
-        raise GraphError(f"optimize_graph: got {described(graph)}, wanted a program: new_kernel_graph() or its Graph")
+    program = graph_of(graph, "optimize_graph")
     from mirage_eg.graph_optimizer.optimize_graph import optimize_graph as run  # loads egglog
 
     device = Options(gpu=gpu).device_record
@@ -414,18 +409,6 @@ _LOGGER = logging.getLogger("mirage_eg")
 
 def _log(stage: str, done: int, total: int | None, text: str) -> None:
     _LOGGER.info("%s: %s of %s %s", stage, done, "?" if total is None else total, text)
-
-
-def described(value: object) -> str:
-    """An argument that is not a program, in a few characters."""
-    match value:
-        case Graph():
-            return f"a {value.level} graph"
-        case Builder():
-            return f"a {value.checker.level} graph that is being written"
-        case _:
-            shown = repr(value)
-            return f"the {type(value).__name__} {shown}" if len(shown) <= 40 else f"a {type(value).__name__}"
 
 
 class Program(KernelGraph):

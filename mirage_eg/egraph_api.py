@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,9 @@ from mirage_eg.egraph.saturation_history import SaturationHistory, saturation_hi
 from mirage_eg.egraph.sufficient_laws import SufficientLaws
 from mirage_eg.egraph.term_text import CLASS, parse_term, show_term, tree_size
 from mirage_eg.frontend.load import load_program
-from mirage_eg.ir.builder import KernelGraph
-from mirage_eg.ir.errors import GraphError, OptionError
+from mirage_eg.ir.builder import KernelGraph, graph_of
+from mirage_eg.ir.errors import OptionError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.ops import Level
 from mirage_eg.ir.plurals import counted
 from mirage_eg.pipeline.run.option_fields import check_names
 from mirage_eg.report.egraph import EGraphView
@@ -198,7 +198,7 @@ class EGraph:
         def checked(key: Key) -> float:
             node: CostedNode = self._node_costs.node(key)
             value = own(node)
-            if not value > 0:
+            if not (isinstance(value, Real) and value > 0):
                 raise OptionError(f"cost: got {value} for {node.op}, wanted a positive number")
             return value
 
@@ -322,12 +322,7 @@ def egraph(
     if isinstance(program, str | Path):
         found, graph = load_program(str(program))
     else:
-        found, graph = "the program", program.graph() if isinstance(program, KernelGraph) else program
-    if not isinstance(graph, Graph) or graph.level is not Level.KERNEL:
-        got = type(program).__name__
-        raise GraphError(
-            f"egraph: got a {got}, wanted a program: new_kernel_graph(), a Graph, or the name of a workload or file"
-        )
+        found, graph = "the program", graph_of(program, "egraph")
     return EGraph(graph, name or found, rulebook, frozenset(laws.intersection(without)), _limits(limits), (loop, grid))
 
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mirage_eg.api import MuGraph, described
+from mirage_eg.api import MuGraph
 from mirage_eg.frontend.exponential_groups import FunctionValues
 from mirage_eg.frontend.onnx_export import export_graph
-from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.builder import KernelGraph, graph_words
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Level
@@ -36,7 +36,7 @@ def export_model(result: Any, weights: Mapping[str, Any] = MappingProxyType({}))
     from mirage_eg.graph_optimizer.optimize_graph import OptimizedGraph  # loads egglog
 
     if not isinstance(result, OptimizedGraph):
-        raise GraphError(f"export_model: got {described(result)}, wanted a program, a MuGraph or what optimize_graph returns")
+        raise GraphError(f"export_model: got {graph_words(result)}, wanted a program, a MuGraph or what optimize_graph returns")
     kernels = [FunctionValues(frozenset(it.values), it.results) for it in result.report.kernels]
     inputs = list(zip(result.program.input_names, result.program.input_types, strict=True))
     return export_graph(result.graph, kernels, result.prologue, inputs, weights)

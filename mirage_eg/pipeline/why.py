@@ -16,7 +16,7 @@ from mirage_eg.backends.triton.tiles import flatten
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.load import load_program
 from mirage_eg.frontend.mirage_json import Unsupported, read_published
-from mirage_eg.ir.builder import KernelGraph
+from mirage_eg.ir.builder import KernelGraph, graph_of
 from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.expand import expand
@@ -59,17 +59,13 @@ def why(program: KernelGraph | Graph | str | Path, graph: KernelGraph | Graph | 
         ProgramError: no such program.
         OptionError: an option that is not allowed.
     """
-    found, wanted = load_program(str(program)) if isinstance(program, str | Path) else ("program", _graph_of(program))
+    found, wanted = load_program(str(program)) if isinstance(program, str | Path) else ("program", graph_of(program, "why"))
     if isinstance(graph, str | Path):
         graphs = read(graph, read_graphs)
         if len(graphs) != 1 or isinstance(graphs[0], Unsupported):
             raise GraphError(f"{graph}: got {counted(len(graphs), 'µGraph')}, wanted one that can be read; see mirage-eg why")
         graph = graphs[0]
-    return explain_why(found, wanted, _graph_of(graph), Options(**{"budget": SECONDS} | options))
-
-
-def _graph_of(graph: KernelGraph | Graph) -> Graph:
-    return graph.graph() if isinstance(graph, KernelGraph) else graph
+    return explain_why(found, wanted, graph_of(graph, "why"), Options(**{"budget": SECONDS} | options))
 
 
 def read_graphs(data: Any) -> Sequence[Graph | Unsupported]:

@@ -205,6 +205,9 @@ def test_other_inputs_are_refused() -> None:
     graph.mark_output(graph.exp(graph.new_input((2, 2), name="X")))
     with pytest.raises(mi.GraphError, match="wanted the program's inputs"):
         why(program(), graph.graph())
+    for given in ((program(), 3), (None, program())):
+        with pytest.raises(mi.GraphError, match="why: got the .*, wanted a program"):
+            why(*given)  # type: ignore[arg-type]
 
 
 def test_the_text_says_what_the_record_says() -> None:
