@@ -67,7 +67,7 @@ def _top_ks(graph: Graph) -> Iterator[TopK]:
         after = _after(graph, position, values[0], (*lead, width), elsewhere)
         before = _before(graph, position, {position, *after}, (*lead, width), elsewhere)
         found = _plain(graph, position, before, after) or _plain(graph, position, [], after)
-        if found is not None:
+        if found is not None and found.results:  # else nothing reads it
             yield found
 
 

@@ -350,7 +350,8 @@ class OtherSizes:
     def _graphs(self, tuned: Sizes) -> Iterator[tuple[Graph, bool]]:
         """µGraphs for these sizes, and whether they are fused.
 
-        They are those of the best plans, those of the search without a plan, and those of other plans.
+        They are those of the best plans, those of the search without a plan, and those of other plans. The program stays as it
+        is written: at other sizes the extents of constants may be those of several dims, or of none.
         """
         sized: tuple[Graph, Graph] | None = None
         if self._primitive is not None:
@@ -363,7 +364,8 @@ class OtherSizes:
         for entry in self._result.candidates:
             if entry.plan not in self._plans:
                 with suppress(TiedToSizeError):
-                    yield at_sizes(entry.graph, tuned), entry.fused
+                    graph = at_sizes(entry.graph, tuned)
+                    yield self._program if graph == at_sizes(self._program, tuned) else graph, entry.fused
         if sized is not None and self._result.known:
             yield from ((compose(sized[0], plan.parts), is_fused(sized[0], plan)) for plan in self.other_plans(*sized))
 

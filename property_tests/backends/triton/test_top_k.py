@@ -118,3 +118,13 @@ def test_what_another_launch_computes_is_no_part_of_the_kernel() -> None:
     graph = p.graph()
     assert [launch.kind for launch in launches_of(graph).kernels] == [LaunchKind.PRODUCT, LaunchKind.TOP_K]
     assert "_kernel" in emit(graph)
+
+
+def test_a_top_k_that_nothing_reads_is_no_generated_kernel() -> None:
+    p = new_kernel_graph()
+    x = p.new_input((5, 11), "float32", "x")
+    top(p, x, 2)
+    p.mark_output(p.exp(x))
+    graph = p.graph()
+    assert LaunchKind.TOP_K not in {it.kind for it in launches_of(graph).kernels}
+    assert predict(graph, DEVICES["H100"]) and "topk" in emit(graph)
