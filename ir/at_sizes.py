@@ -5,11 +5,12 @@ products of factors, as axes are, so that a reshape of the program takes its nam
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.ir.checker import Checker
-from mirage_eg.ir.errors import GraphError, TiedToSizeError
+from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node, Phase
 from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES, VIEWS_OF_A_PART
@@ -17,7 +18,7 @@ from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.ragged import LOOP
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, text
-from mirage_eg.ir.sizes import LEAST_HINT, Dim, SizeExpression, most, parts_of, ratio, read_dims
+from mirage_eg.ir.sizes import LEAST_HINT, Dim, SizeExpression, as_numbers, most, parts_of, ratio, read_dims, value_of
 
 
 def dims_of(graph: Graph) -> dict[str, Dim]:
@@ -60,6 +61,32 @@ def at_sizes(graph: Graph, sizes: Mapping[str, int]) -> Graph:
         return _Resizing(graph, sizes, _least_divisor(graph)).graph()
     except GraphError as error:  # of the shapes at these sizes
         raise TiedToSizeError(str(error)) from error
+
+
+def check_constants(nodes: Sequence[Node]) -> None:
+    """Hold extents of constants, expressions in `nodes` and numbers in a graph, against that graph at other sizes.
+
+    Raises UnsupportedError: they differ.
+    """
+    made = {place: item.get("shape", (item.get("extent"),)) for place, item in enumerate(nodes) if item.op in _MADE_BY_EXTENTS}
+    if not any(isinstance(extent, SizeExpression) for shape in made.values() for extent in shape):
+        return
+    graph = Graph(tuple(Node(item.op, item.operands, as_numbers(item.attributes)) for item in nodes))
+    sizes = {name: dim.multiple_of * (_OTHER_SIZE + place) for place, (name, dim) in enumerate(dims_of(graph).items())}
+    with suppress(TiedToSizeError):  # which is an error where the program is used
+        there = at_sizes(graph, sizes).nodes
+        for place, shape in made.items():
+            found = there[place].get("shape", (there[place].get("extent"),))
+            for extent, number in zip(shape, found, strict=True):
+                if isinstance(extent, SizeExpression) and value_of(extent, sizes) != number:
+                    raise UnsupportedError(
+                        f"{nodes[place].op}: got the extent {extent}, which a constant does not keep at other sizes; "
+                        f"wanted a dim of an input, or a multiple of one with a max of at least {LEAST_HINT}"
+                    )
+
+
+_MADE_BY_EXTENTS = (*BROADCASTS, "full", "iota")
+_OTHER_SIZE = 1009  # at which no extent is by accident what it should be
 
 
 @once_per_graph

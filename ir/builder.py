@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_eg.ir.arguments import Number, dtype_of, exact, whole
+from mirage_eg.ir.at_sizes import check_constants
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.graph import Graph
@@ -264,13 +265,14 @@ class KernelGraph(Builder):
     def check_sizes(self, program: Graph) -> None:
         """Hold the sizes of this program against the inputs that are left in `program`: a call knows no others.
 
-        Raises UnsupportedError: none of them has such a dim.
+        Raises UnsupportedError: none of them has such a dim; a constant has an extent that a graph does not keep.
         """
         values = (value for item in self.nodes for _, value in item.attributes)
         extents = (extent for value in values for extent in (value if isinstance(value, tuple) else (value,)))
         known = names_in(dim for item in program.inputs for dim in read_dims(item.get("dims"), len(item["shape"])))
         for name in sorted(names_in(extents) - known):
             raise UnsupportedError(f"got the size {name}, which is a dim of no input; wanted an input that has it")
+        check_constants([*self.nodes, node("output", len(self.checker.types) - 1)])
 
     def __str__(self) -> str:
         return str(self.graph())

@@ -123,6 +123,20 @@ def test_a_constant_along_one_of_two_sizes_is_no_other_or_refused() -> None:
     assert dims[0].hint in {m.hint for m in dims[1:]}
 
 
+@pytest.mark.parametrize("largest", [64, 8192])
+def test_an_extent_that_a_constant_does_not_keep_is_refused(largest: int) -> None:
+    n = Dim("n", max=largest)
+    for extent, kept in ((n, True), (2 * n, largest > 66), (n + 1, False)):
+        program = new_kernel_graph()
+        x = program.new_input((n, 4), "float32", "x")
+        program.mark_output(program.add(x, program.sum(program.cast(program.iota(extent), "float32"), 0)))
+        if kept:
+            assert at_sizes(program.graph(), {"n": 5}).node_of[1]["extent"] == 5 * extent // n
+        else:
+            with pytest.raises(UnsupportedError, match="which a constant does not keep at other sizes"):
+                program.graph()
+
+
 def test_a_constant_that_took_another_size_has_no_text_for_all() -> None:
     program, sizes = repeated_along(Dim("n"), Dim("m")), {name: SizeRange(2, 16) for name in ("n", "m")}
     assert "def launch" in emit_for_sizes(program, sizes, program=program)

@@ -206,7 +206,7 @@ def test_other_inputs_are_refused() -> None:
     with pytest.raises(mi.GraphError, match="wanted the program's inputs"):
         why(program(), graph.graph())
     for given in ((program(), 3), (None, program())):
-        with pytest.raises(mi.GraphError, match="why: got the .*, wanted a program"):
+        with pytest.raises(mi.GraphError, match=r"why: got the .*, wanted a program"):
             why(*given)  # type: ignore[arg-type]
 
 
