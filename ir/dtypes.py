@@ -3,6 +3,7 @@
 import builtins
 from enum import StrEnum
 from math import frexp
+from typing import NamedTuple
 
 
 class DType(StrEnum):
@@ -49,12 +50,12 @@ class DType(StrEnum):
     @property
     def itemsize(self) -> int:
         """Size of one element in bytes."""
-        return _FIGURES[self][0]
+        return _FIGURES[self].nbytes
 
     @property
     def unit_roundoff(self) -> float:
         """Largest relative error of one rounding."""
-        return _FIGURES[self][1]
+        return _FIGURES[self].unit_roundoff
 
     @property
     def lowest_exponent(self) -> int:
@@ -64,7 +65,7 @@ class DType(StrEnum):
     @property
     def largest(self) -> float:
         """The largest finite number."""
-        return _FIGURES[self][2]
+        return _FIGURES[self].largest
 
 
 _INTEGERS = (DType.int8, DType.uint8, DType.int16, DType.int32, DType.int64)
@@ -78,20 +79,28 @@ _KEPT = {
     DType.float32: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16),
     DType.float64: (*_BYTES, *_FLOAT8, DType.int16, DType.float16, DType.bfloat16, DType.float32, DType.int32),
 }
-_FIGURES = {  # size in bytes, unit roundoff, largest number
-    DType.float16: (2, 2.0**-11, 65504.0),
-    DType.bfloat16: (2, 2.0**-8, (2 - 2.0**-7) * 2.0**127),
-    DType.float32: (4, 2.0**-24, (2 - 2.0**-23) * 2.0**127),
-    DType.float64: (8, 2.0**-53, (2 - 2.0**-52) * 2.0**1023),
-    DType.bool: (1, 0.0, 1.0),
-    DType.int8: (1, 0.0, 2.0**7 - 1),
-    DType.uint8: (1, 0.0, 2.0**8 - 1),
-    DType.int16: (2, 0.0, 2.0**15 - 1),
-    DType.int32: (4, 0.0, 2.0**31 - 1),
-    DType.int64: (8, 0.0, 2.0**63),
-    DType.float8_e4m3fn: (1, 2.0**-4, 448.0),
-    DType.float8_e5m2: (1, 2.0**-3, 57344.0),
-    DType.float8_e8m0fnu: (1, 1 / 3, 2.0**127),
+
+
+class _Figures(NamedTuple):
+    nbytes: int
+    unit_roundoff: float
+    largest: float
+
+
+_FIGURES = {
+    DType.float16: _Figures(2, 2.0**-11, 65504.0),
+    DType.bfloat16: _Figures(2, 2.0**-8, (2 - 2.0**-7) * 2.0**127),
+    DType.float32: _Figures(4, 2.0**-24, (2 - 2.0**-23) * 2.0**127),
+    DType.float64: _Figures(8, 2.0**-53, (2 - 2.0**-52) * 2.0**1023),
+    DType.bool: _Figures(1, 0.0, 1.0),
+    DType.int8: _Figures(1, 0.0, 2.0**7 - 1),
+    DType.uint8: _Figures(1, 0.0, 2.0**8 - 1),
+    DType.int16: _Figures(2, 0.0, 2.0**15 - 1),
+    DType.int32: _Figures(4, 0.0, 2.0**31 - 1),
+    DType.int64: _Figures(8, 0.0, 2.0**63),
+    DType.float8_e4m3fn: _Figures(1, 2.0**-4, 448.0),
+    DType.float8_e5m2: _Figures(1, 2.0**-3, 57344.0),
+    DType.float8_e8m0fnu: _Figures(1, 1 / 3, 2.0**127),
 }
 
 

@@ -23,11 +23,10 @@ def operands_first(roots: Sequence[Place], operands: Callable[[Place], Sequence[
     stack = list(reversed(roots))
     while stack:
         top = stack[-1]
-        waiting = [it for it in operands(top) if it not in done]
-        if top in done or not waiting:
-            stack.pop()
-            if top not in done:
-                done.add(top)
-                yield top
-        else:
+        if top not in done and (waiting := [it for it in operands(top) if it not in done]):
             stack += reversed(waiting)
+            continue
+        stack.pop()
+        if top not in done:
+            done.add(top)
+            yield top

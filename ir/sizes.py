@@ -166,7 +166,8 @@ class Dim(SizeExpression):
         low, high = -(-min // multiple_of), largest // multiple_of
         if low > high:
             raise GraphError(f"Dim {name}: got no multiple of {multiple_of} from {min} to {largest}; wanted one at least")
-        fitting = next(filter(None, ([it for it in hints if low <= it <= high] for hints in (_HINTS, _SMALL_HINTS))), [high])
+        usual, small = ([it for it in hints if low <= it <= high] for hints in (_HINTS, _SMALL_HINTS))
+        fitting = usual or small[:3] or [high]  # few, so that small dims are near their largest size
         hint = fitting[crc32(name.encode()) % len(fitting)] * multiple_of
         dim = SizeExpression.__new__(cls, hint, name, largest, multiple_of)
         dim.name, dim.min, dim.max, dim.multiple_of = name, low * multiple_of, high * multiple_of, multiple_of

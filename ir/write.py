@@ -9,7 +9,6 @@ from mirage_eg.ir.node import Node, TensorType, node
 from mirage_eg.ir.shapes import Shape
 
 add, sub, mul, maximum, matmul = (partial(node, name) for name in ("add", "sub", "mul", "maximum", "matmul"))
-concat, softmax, enlarged = (partial(node, name) for name in ("concat", "softmax", "enlarge"))  # with `dim`, or `window`
 
 
 def source(kind: TensorType, **given: Any) -> Node:
@@ -35,6 +34,21 @@ def broadcast(x: int, shape: Shape) -> Node:
 def transpose(x: int, permutation: Shape) -> Node:
     """Dim i of the result is dim permutation[i] of x."""
     return node("transpose", x, permutation=permutation)
+
+
+def concat(*operands: int, dim: int) -> Node:
+    """The operands joined along a dim."""
+    return node("concat", *operands, dim=dim)
+
+
+def softmax(*operands: int, dim: int) -> Node:
+    """exp(x) / Σ exp(x) along a dim; a second operand is the indicator of what counts."""
+    return node("softmax", *operands, dim=dim)
+
+
+def enlarged(*weight: int, window: Shape) -> Node:
+    """The weight of a convolution with zeros around, up to a window."""
+    return node("enlarge", *weight, window=window)
 
 
 def wrapped(x: int, low: int, bits: int) -> Node:

@@ -1,6 +1,6 @@
 """Derived ops: defined by what they expand to; a kernel of the library computes one that stands alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
@@ -20,6 +20,7 @@ class DerivedOp(OpOnShapes):
     writes in the order of memory that it reads. `parts_in_laws`: laws of programs know the ops that it expands to, and not it.
     """
 
+    expand: Callable[[Apply, Sequence[Any], Sequence[Shape], Attributes], Any]
     arity: tuple[int, int] = (1, 1)
     in_blocks: bool = False
     sums_to_one: bool = False

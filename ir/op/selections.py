@@ -44,7 +44,13 @@ def _where(xp: Any, condition: Any, x: Any, y: Any) -> Any:
 
 
 def _comparison(
-    name: str, sign: str, onnx: str, compared: Callable[[Any, Any], Any], range: Callable[..., Range], commutative: bool = False
+    name: str,
+    sign: str,
+    onnx: str,
+    compared: Callable[[Any, Any], Any],
+    in_field: Callable[..., Any],
+    range: Callable[..., Range],
+    commutative: bool = False,
 ) -> ElementwiseOp:
     """No comparison with not-a-number holds."""
     return ElementwiseOp(
@@ -55,12 +61,7 @@ def _comparison(
         exactly=lambda mp, x, y: type(x)(int(compared(x, y))),
         rational=True,
         whole=True,
-        field=FieldMeaning(
-            lambda f, x, y: getattr(f, name)(x, y),
-            "a random indicator of the difference",
-            ((0, FIRST), (1, FIRST)),
-            unfaithful=True,
-        ),
+        field=FieldMeaning(in_field, "a random indicator of the difference", ((0, FIRST), (1, FIRST)), unfaithful=True),
         triton=f"tl.where({{x}} {sign} {{y}}, 1.0, 0.0)",
         torch=f"({{x}} {sign} {{y}}).to({{x}}.dtype)",
         bounded=True,
@@ -70,7 +71,9 @@ def _comparison(
     )
 
 
-def _extreme(noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Callable[..., Any]) -> ElementwiseOp:
+def _extreme(
+    noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Callable[..., Any], in_field: Callable[..., Any]
+) -> ElementwiseOp:
     """The larger or the smaller of two, which Python's max or min gives of ordered numbers."""
     word = chosen.__name__
     return ElementwiseOp(
@@ -80,9 +83,7 @@ def _extreme(noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Cal
         numbers=lambda xp, x, y: getattr(xp, f"{word}imum")(x, y),
         exactly=exactly,
         rational=True,
-        field=FieldMeaning(
-            lambda f, x, y: getattr(f, noun)(x, y), f"the {noun} in a random order of the field", unfaithful=True
-        ),
+        field=FieldMeaning(in_field, f"the {noun} in a random order of the field", unfaithful=True),
         whole=True,
         triton=f"{helper[0]}({{x}}, {{y}})",
         torch=f"torch.{word}imum({{x}}, {{y}})",
@@ -98,12 +99,30 @@ def _extreme(noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Cal
 
 
 OPS = (
-    _extreme("larger", NAN_MAX, max, larger),
-    _extreme("smaller", _NAN_MIN, min, smaller),
-    _comparison("less", "<", "Less", lt, range=lambda x, y: (int(x[1] < y[0]), int(x[0] < y[1]))),
-    _comparison("less_equal", "<=", "LessOrEqual", le, range=lambda x, y: (int(x[1] <= y[0]), int(x[0] <= y[1]))),
+    _extreme("larger", NAN_MAX, max, larger, lambda f, x, y: f.larger(x, y)),
+    _extreme("smaller", _NAN_MIN, min, smaller, lambda f, x, y: f.smaller(x, y)),
     _comparison(
-        *("equal", "==", "Equal", eq),
+        "less",
+        "<",
+        "Less",
+        lt,
+        lambda f, x, y: f.less(x, y),
+        range=lambda x, y: (int(x[1] < y[0]), int(x[0] < y[1])),
+    ),
+    _comparison(
+        "less_equal",
+        "<=",
+        "LessOrEqual",
+        le,
+        lambda f, x, y: f.less_equal(x, y),
+        range=lambda x, y: (int(x[1] <= y[0]), int(x[0] <= y[1])),
+    ),
+    _comparison(
+        "equal",
+        "==",
+        "Equal",
+        eq,
+        lambda f, x, y: f.equal(x, y),
         range=lambda x, y: (int(x[0] == x[1] == y[0] == y[1]), int(x[0] <= y[1] and y[0] <= x[1])),
         commutative=True,
     ),

@@ -193,7 +193,7 @@ class Call:
             raise UnsupportedError(f"{name} = {value!r} is not supported")
 
     def finish(self) -> None:
-        """Refuse the call if an argument was neither taken nor at its default."""
+        """Refuse the call if an argument was neither taken nor at its default, nor one that the result or its kernel shows."""
         for name, value in self.arguments.items():
             default = self.defaults.get(name, _NO_DEFAULT)
             is_default = value is default or (type(value) is type(default) and bool(value == default))
@@ -237,11 +237,15 @@ def of_scalars(handler: Handler) -> Handler:
         if isinstance(handled, Tensor):
             return reshaped(handled, call.result.shape)
         return [
-            one if isinstance(one, str) else partial(lambda lazy, shape: reshaped(lazy(), shape), one, kind.shape)
+            one if isinstance(one, str) else partial(_lazily_in_shape, one, kind.shape)
             for one, kind in zip(handled, [*call.results, *[call.result] * len(handled)], strict=False)
         ]
 
     return handle
+
+
+def _lazily_in_shape(result: Callable[[], Tensor], shape: Shape) -> Tensor:
+    return reshaped(result(), shape)
 
 
 def _vector(kind: TorchType) -> TorchType:

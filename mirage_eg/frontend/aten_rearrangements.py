@@ -388,7 +388,7 @@ HANDLERS: Mapping[str, Handler] = {
     **named("transpose.int swapdims.default", partial(_swap, "dim0", "dim1")),
     "aten.swapaxes.default": partial(_swap, "axis0", "axis1"),
     **named("t.default numpy_T.default", partial(_with_order, lambda dims: dims[::-1])),
-    "aten.mT.default": partial(_with_order, lambda dims: [*dims[:-2], *dims[:-3:-1]]),
+    "aten.mT.default": partial(_with_order, lambda dims: [*dims[:-2], dims[-1], dims[-2]]),
     **named("movedim.intlist movedim.int", _move),
     "aten.diagonal.default": _diagonal,
     "aten.trace.default": lambda call: reshaped(call.graph.sum(diagonal(call.tensor("self"), 0, 1), 0), ()),

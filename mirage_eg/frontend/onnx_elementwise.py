@@ -132,9 +132,7 @@ def _one_named(names: str, make: Callable[[str], Operator]) -> dict[str, Operato
 
 
 OPERATORS: Mapping[str, Operator] = {
-    **_one_named(
-        "Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN Log Neg Reciprocal", partial(_unary, torch)
-    ),
+    **_one_named("Abs Acos Acosh Asin Asinh Atan Atanh Ceil Cos Cosh Erf Exp Floor IsNaN", partial(_unary, torch)),
     **_one_named("Log Neg Reciprocal Round Sigmoid Sin Sinh Sqrt Tan Tanh Relu", partial(_unary, torch)),
     **_one_named("Softplus Mish Selu Softsign", partial(_unary, torch.nn.functional)),
     **_one_named("Add Sub Mul", lambda name: partial(_binary, name)),

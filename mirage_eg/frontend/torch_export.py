@@ -127,7 +127,9 @@ def torch_module() -> Any:
     try:
         import torch
         import torch.export
-    except ImportError:
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
         raise ProgramError("torch is not installed; try: pip install 'mirage-eg[torch]'") from None
     return torch
 

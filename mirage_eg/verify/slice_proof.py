@@ -86,14 +86,14 @@ def laws_of_parting(claims: Expression, laws: SufficientLaws) -> tuple[str, ...]
 
 
 def _with_opaque_ops(program: Graph) -> Graph:
-    nodes = with_opaque_values(program.nodes, program.types)
+    nodes = with_opaque_values(program.nodes[: len(program.types)], program.types)
     read = dict.fromkeys(operand for item in program.nodes if item.kind is Kind.LIBRARY for operand in item.operands)
     return Graph((*nodes, *program.outputs, *(node("output", value) for value in read)))
 
 
 def with_opaque_values(nodes: Sequence[Node], types: Sequence[TensorType]) -> tuple[Node, ...]:
     """The nodes, of one result each, with an input in place of each library op: equal ones are one opaque value."""
-    pairs = zip(nodes, types, strict=False)  # outputs at the end have no results
+    pairs = zip(nodes, types, strict=True)
     return tuple(write.source(kind) if item.kind is Kind.LIBRARY else item for item, kind in pairs)
 
 

@@ -254,6 +254,7 @@ def test_sizes_that_agree_with_features_do_not_mix_with_them(first: int, second:
 def test_a_program_is_written_at_a_prime_size(largest: int) -> None:
     hint = Dim("n", max=largest).hint
     assert hint <= largest and all(hint % number for number in range(2, hint))
+    assert hint > 2 * largest // 3 or hint > 64  # kernels of small sizes are chosen near the largest
 
 
 def test_a_program_without_meaning_at_a_size_is_tied_to_its_own() -> None:
