@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -126,6 +126,8 @@ class IndexedDomain:
         if "u" in names and "i" not in names:
             return None  # an instance of the law of x
         if self.constant(pair):
+            if not _is_matched(pair.left):
+                return None
             law = new_law(pair.left, pair.right, conditions_of(pair.left, pair.right), False)
             return replace(law, text=law.text.replace(f" {pair.right}", f' (Var "{pair.left}")', 1))
         forward = pair.forward and _writable(pair.left, pair.right)
@@ -143,10 +145,12 @@ def _tensors(term: Pattern) -> frozenset[str]:
 
 def _writable(left: Pattern, right: Pattern) -> bool:
     """Whether a rule may match the left side and build the right one."""
-    if not isinstance(left, Apply) or _expands(left, right):
-        return False
-    computed = [it for it in applications(left) if it.name in PRIMITIVES and any(variables(it))]
-    return not computed and set(variables(right)) <= set(variables(left))
+    return _is_matched(left) and not _expands(left, right) and set(variables(right)) <= set(variables(left))
+
+
+def _is_matched(left: Pattern) -> TypeGuard[Apply]:
+    """Whether a rule may have this left side: it computes no constant of variables."""
+    return isinstance(left, Apply) and not any(it.name in PRIMITIVES and any(variables(it)) for it in applications(left))
 
 
 def _expands(left: Apply, right: Pattern) -> bool:

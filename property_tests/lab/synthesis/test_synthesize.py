@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from mirage_eg.egraph.laws import Apply, Variable
 from mirage_eg.egraph.rulebook import load_rules, read_rules
 from mirage_eg.egraph.soundness.check_law import Truth, check_law
 from mirage_eg.ir.errors import OptionError
 from mirage_eg.lab.synthesis.indexed import IndexedDomain
 from mirage_eg.lab.synthesis.synthesize import Derivable, Synthesis, rule_text, synthesize
+from mirage_eg.lab.synthesis.term_pair import TermPair
 
 OPS = ("Exp", "Mul", "Add", "Sum")
 
@@ -45,6 +47,17 @@ def test_a_law_on_three_constants_follows_from_the_one_on_two() -> None:
     assert derivable.answers() == [False]
     derivable.add(of_two)
     assert derivable.answers() == [True]
+
+
+def test_a_constant_of_computed_constants_is_no_left_side() -> None:
+    domain, product = IndexedDomain(("Div", "Scale")), Apply("*", (Variable("c"), Variable("d")))
+
+    def quotient(name: str, *factor: Apply) -> Apply:
+        x = Variable(name)
+        return Apply("Div", (x, Apply("Scale", (*factor, x)) if factor else x))
+
+    assert domain.law(TermPair(quotient("x", product), quotient("y", product))) is None
+    assert domain.law(TermPair(quotient("x"), quotient("y"))) is not None
 
 
 def test_no_found_law_has_a_counterexample() -> None:
