@@ -68,7 +68,7 @@ def check_constants(nodes: Sequence[Node]) -> None:
 
     Raises UnsupportedError: they differ.
     """
-    made = {place: item.get("shape", (item.get("extent"),)) for place, item in enumerate(nodes) if item.op in _MADE_BY_EXTENTS}
+    made = {place: item.get("shape", (item.get("extent"),)) for place, item in enumerate(nodes) if _has_extents(item)}
     if not any(isinstance(extent, SizeExpression) for shape in made.values() for extent in shape):
         return
     graph = Graph(tuple(Node(item.op, item.operands, as_numbers(item.attributes)) for item in nodes))
@@ -85,14 +85,18 @@ def check_constants(nodes: Sequence[Node]) -> None:
                     )
 
 
-_MADE_BY_EXTENTS = (*BROADCASTS, "full", "iota")
+def _has_extents(item: Node) -> bool:
+    """Whether an op is given extents of its result."""
+    return item.get("extent") is not None or item.op in BROADCASTS or item.op == "full"
+
+
 _OTHER_SIZE = 1009  # at which no extent is by accident what it should be
 
 
 @once_per_graph
 def _least_divisor(graph: Graph) -> int:
     """The least size of which ops make multiples: LEAST_HINT unless shapes agree at small sizes alone without them."""
-    if not any(item.get("extent") is not None or item.op in BROADCASTS or item.op == "full" for item in graph.nodes):
+    if not any(map(_has_extents, graph.nodes)):
         return LEAST_HINT
     try:
         _Resizing(graph, {name: dim.hint for name, dim in dims_of(graph).items()}, LEAST_HINT).graph()

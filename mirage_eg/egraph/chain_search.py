@@ -48,10 +48,13 @@ def find_chains(
     """Chains from the first half of the outputs to the second half by the named laws; `names` are those of the inputs."""
     half = len(joint.outputs) // 2
     named = names if len(names) == len(joint.inputs) == len(set(names)) else [f"x{k}" for k in range(len(joint.inputs))]
+    sizes: list[int] = []
+    for term in joint.terms:
+        sizes.append(1 + sum(sizes[child] for child in term.children))
+    if max(sizes[output] for output in joint.outputs) > LARGEST_TERM:
+        return Chains(missing=f"the terms have more than {LARGEST_TERM} constructors: a chain is too long to show")
     every = trees_of(joint, rulebook.signatures, named)
     trees = [every[position] for position in joint.outputs]
-    if max(map(tree_size, trees)) > LARGEST_TERM:
-        return Chains(missing=f"the terms have more than {LARGEST_TERM} constructors: a chain is too long to show")
     free = dict(zip(named, joint.free, strict=True))
     search = _Search(trees, laws, rulebook, free, joint.extents)
     if (missing := search.run(limits)) is not None:

@@ -79,11 +79,15 @@ class LoadedCommand:
     declared: frozenset[str] = frozenset()
 
 
-@lru_cache(maxsize=64)
 def loaded_commands(files: tuple[tuple[str, str], ...], sorts: tuple[tuple[str, Signature], ...]) -> tuple[LoadedCommand, ...]:
-    """The commands of files (path and text), parsed once for the e-graphs of all targets."""
+    """The commands of files (path and text), each parsed once for the e-graphs of all targets."""
+    return tuple(it for path, text in files for it in _of_file(path, text, sorts))
+
+
+@lru_cache(maxsize=256)
+def _of_file(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> tuple[LoadedCommand, ...]:
     signatures = dict(sorts)
-    commands = (it for path, text in files for it in commands_of(bindings.EGraph(), path, text))
+    commands = commands_of(bindings.EGraph(), path, text)
     written = ((with_rationals(command, signatures, place), place) for command, place in commands)
     return tuple(
         LoadedCommand(command, core_of(command).name, directions(read_law(command, place, "")))

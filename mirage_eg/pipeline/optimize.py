@@ -10,7 +10,6 @@ from mirage_eg.pipeline.run.cache import now, reported
 from mirage_eg.pipeline.run.cache_lookup import RunRequest, cached_result, for_this_machine, run_request
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Candidate, CompileRecord, Result, Wanted
-from mirage_eg.pipeline.stages import run_wanted
 from mirage_eg.verify.verdict import Observer
 
 if TYPE_CHECKING:
@@ -67,6 +66,7 @@ def optimize_wanted(
 
     Nothing is searched with segments `known` from a search for the same program at other sizes, or if it was `ahead`.
     """
+    from mirage_eg.pipeline.stages import run_wanted  # loads egglog and Triton
 
     request = request_of(name, program, replace(options, cache=False))
     return reported(run_wanted(request, observer, tuning, wanted, known, ahead), name, "off")

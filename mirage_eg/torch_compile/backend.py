@@ -75,8 +75,9 @@ def backend(
             torchs = reason_of_torch(error)
             reason, unexpected = torchs or reason_of(error), torchs is None
             withdraw_records(before)
+    compiled = _whole(gm, example_inputs, settings)
     add_record(GraphRecord(new_number(), nodes, fallback=reason, unexpected=unexpected))
-    return noting_calls(_whole(gm, example_inputs, settings), graph_records()[before:])
+    return noting_calls(compiled, graph_records()[before:])
 
 
 def _left_whole(example_inputs: Sequence[Any]) -> str | None:

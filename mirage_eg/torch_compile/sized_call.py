@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.ir.at_sizes import dims_of
-from mirage_eg.ir.deadline import Deadline, after
+from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
@@ -43,6 +43,7 @@ class SizedCall:
         self._ranges = [tuple(ranges_between(dim, found.largest[name])) for name, dim in dims.items()]
         self._calls: dict[Ranges, SegmentCall | None] = {}
         self._records: dict[Ranges, SegmentRecord] = {}
+        self._in_torch: SegmentCall | None = None  # of a segment without kernels
         self._lock = Lock()
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
@@ -67,7 +68,8 @@ class SizedCall:
         assert ranges is not None
         with self._lock:
             if ranges not in self._records:
-                until = until or after(self._settings.budget)
+                is_saved = self._gate is None and not self._ranges
+                until = until or (NEVER if is_saved else after(self._settings.budget))
                 self._records[ranges], call = self._decided(ranges, sizes, tensors, until, tune)
                 self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
                 span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
@@ -79,10 +81,12 @@ class SizedCall:
         sizes = self.results.sizes_of(tensors)
         largest = tuple(each[-1] for each in self._ranges)
         call = self._calls.get(self._bucket(sizes) or largest) or next((it for it in self._calls.values() if it), None)
-        if call is None:
+        if call is None and self._in_torch is None:
             named = dict(zip(self.results.names, largest, strict=True))
-            call = SegmentCall(store_of(self._settings).bucket(self.found, named, self._settings))
-        return call.in_torch(tensors)
+            self._in_torch = SegmentCall(store_of(self._settings).bucket(self.found, named, self._settings))
+        text = call or self._in_torch
+        assert text is not None
+        return text.in_torch(tensors)
 
     def _bucket(self, sizes: Sequence[int]) -> Ranges | None:
         """The ranges that have these sizes; None for sizes outside the dims."""
@@ -113,7 +117,10 @@ class SizedCall:
             decision, reason = (Decision.USED, "of a saved model") if error <= 1 else (Decision.WRONG, wrong)
             return SegmentRecord(bucket.key, self._ops, decision, reason, from_cache=bucket.from_cache)
 
-        return record_or_why(record, self._ops, self._settings, self.found.key), call
+        import torch
+
+        passed = (OptionError,) if self._gate else (OptionError, torch.OutOfMemoryError)  # a later call may have the memory
+        return record_or_why(record, self._ops, self._settings, self.found.key, passed), call
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results by torch's ops, in float64 where only the program is known."""
@@ -122,15 +129,24 @@ class SizedCall:
         return self.results.of_torch(tensors, self.in_torch(tensors) if self._torchs is None else self._torchs(*tensors))
 
 
-def record_or_why(record: Callable[[], SegmentRecord], ops: int, settings: Settings, key: str = "") -> SegmentRecord:
-    """The record of a segment of `ops` ops, or of a bucket of it, with the reason where an error leaves it to torch."""
+def record_or_why(
+    record: Callable[[], SegmentRecord],
+    ops: int,
+    settings: Settings,
+    key: str = "",
+    passed: tuple[type[Exception], ...] = (OptionError,),
+) -> SegmentRecord:
+    """The record of a segment of `ops` ops, or of a bucket of it, with the reason where an error leaves it to torch.
+
+    Errors to be `passed` on leave it: those of the settings do.
+    """
     import torch
 
     try:
         return record()
     except OverdueError:
         return SegmentRecord(key, ops, Decision.BUDGET, budget_spent(settings))
-    except OptionError:  # of the settings
+    except passed:
         raise
     except (MirageError, torch.OutOfMemoryError) as error:
         return SegmentRecord(key, ops, Decision.FAILED, " ".join(str(error).split())[-300:])

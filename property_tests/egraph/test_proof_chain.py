@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mirage_eg.egraph.chain_checker import ChainError, check_chain
 from mirage_eg.egraph.chain_search import find_chains
 from mirage_eg.egraph.equations import Equation, UnboundError, equations, instance
-from mirage_eg.egraph.expression import Tree, flatten
+from mirage_eg.egraph.expression import Expression, Term, Tree, flatten
 from mirage_eg.egraph.laws import Equal, Law
 from mirage_eg.egraph.oracle import Limits
 from mirage_eg.egraph.proof_chain import ProofChain, ProofStep
@@ -254,6 +254,13 @@ def test_terms_that_are_not_equal_have_no_chain() -> None:
     joint = flatten([("Mul", ("Var", "a"), ("Var", "b")), ("Add", ("Var", "a"), ("Var", "b"))], FREE)
     found = find_chains(joint, [law.name for law in RULES.laws], RULES, limits=Limits(iterations=3))
     assert not found.chains and found.missing is not None
+
+
+def test_deep_terms_are_too_long_to_show() -> None:
+    depth = 1500  # Python's recursion ends before
+    terms = (Term("Var", ("x",)), *(Term("Exp", (), (inner,)) for inner in range(depth)))
+    found = find_chains(Expression(terms, (0,), (depth, depth), (frozenset({"i"}),)), ["mul commutes"], RULES)
+    assert not found.chains and found.missing is not None and "constructors" in found.missing
 
 
 def with_law(folder: Path, text: str) -> Rulebook:

@@ -26,6 +26,8 @@ from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore
 from mirage_eg.torch_compile.settings import Settings
 from property_tests.support.slow_stages import Clock
 
+BUCKET = {"n": SizeRange(1, 16, 1)}
+
 
 def parts_of(us: list[float], budget: float, most: float) -> list[float]:
     """The seconds of segments that come one after the other, each of which takes all that it may."""
@@ -157,7 +159,7 @@ def test_a_bucket_is_tuned_in_these_seconds(tune: float, seconds: float, monkeyp
     given, nothing = list[float](), cast(Any, None)
     found = FoundSegment("", {"tune": 9.0}, softmax(), nothing, None, nothing, False)
     monkeypatch.setattr(SegmentStore, "_instantiated", lambda self, found, ranges, settings, until: given.append(settings.tune))
-    bucket = SegmentStore(None).bucket(found, {}, Settings(tune=9.0), tune=tune)
+    bucket = SegmentStore(None).bucket(found, BUCKET, Settings(tune=9.0), tune=tune)
     assert given == [seconds] and bucket.data["tune"] == (9.0 if tune else 0.0)
 
 
@@ -165,9 +167,9 @@ def test_a_tuned_bucket_serves_where_no_seconds_are_left(monkeypatch: pytest.Mon
     store, nothing = SegmentStore(None), cast(Any, None)
     found = FoundSegment("", {"tune": 9.0}, softmax(), nothing, None, nothing, False)
     monkeypatch.setattr(SegmentStore, "_instantiated", lambda *_: None)
-    tuned = store.bucket(found, {}, Settings(tune=9.0), tune=4.0)
-    assert store.bucket(found, {}, Settings(tune=9.0), tune=0.0) is tuned
-    offline = SegmentStore(None).bucket(found, {}, Settings(tune=9.0, search="offline"))
+    tuned = store.bucket(found, BUCKET, Settings(tune=9.0), tune=4.0)
+    assert store.bucket(found, BUCKET, Settings(tune=9.0), tune=0.0) is tuned
+    offline = SegmentStore(None).bucket(found, BUCKET, Settings(tune=9.0, search="offline"))
     assert offline.data["tune"] == 0.0  # nothing is tuned
 
 

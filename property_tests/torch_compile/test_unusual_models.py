@@ -177,6 +177,23 @@ def test_a_loaded_segment_is_tested_with_the_masks_of_its_first_call() -> None:
     assert call.decide({}).decision is Decision.USED and got.isfinite().all()
 
 
+def test_a_loaded_segment_is_tested_again_after_a_lack_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    fast, x = compiled(lambda x: F.softmax(x, -1) * 2), rows()
+    with torch.no_grad():
+        fast(x)
+    [[segment]] = [record.segments for record in graph_records()]
+    call = SizedCall(segment_by_key(segment.key))
+
+    def lacks_memory(*arguments: Any) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr("mirage_eg.torch_compile.gate_errors.times_allowed", lacks_memory)
+        call([x])
+    torch.testing.assert_close(call([x])[0], fast(x))
+    assert call.decide({}).decision is Decision.USED
+
+
 def test_a_copy_of_a_compiled_module_has_weights_of_its_own() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.RMSNorm(WIDTH))
     fast = compiled(model)
