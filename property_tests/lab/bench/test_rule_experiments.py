@@ -52,6 +52,7 @@ def part() -> SearchProgram:
     return only
 
 
+@pytest.mark.slow
 def test_new_mugraphs_need_the_law_and_compute_the_program(tmp_path: Path) -> None:
     found = impact(rule_file(tmp_path, INVERSE, TANH), [gated()], limits=LIMITS)
     [row] = found.programs

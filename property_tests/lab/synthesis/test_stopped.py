@@ -13,7 +13,6 @@ from mirage_eg.lab.synthesis.progress_file import Begun, BudgetSpent, state_path
 from mirage_eg.lab.synthesis.synthesize import rule_text, synthesize
 from mirage_eg.lab.synthesis.tensor.synthesize import synthesize_tensor_laws
 from property_tests.support.command import run_command
-from property_tests.support.parameters import few
 
 
 def test_a_stopped_synthesis_leaves_a_rule_file_that_loads(tmp_path: Path) -> None:
@@ -40,7 +39,8 @@ def test_a_synthesis_that_ends_leaves_no_partial_file(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("beside", few(["Scale", "Abs"], 1))
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", ["Scale", "Abs"])
 def test_laws_of_a_registered_op_are_found_beside_packaged_ops(beside: str) -> None:
     mi.register_op("softsign_here", definition=lambda b, x: b.div(x, b.shift(b.abs(x), 1)))
     try:

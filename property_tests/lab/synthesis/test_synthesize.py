@@ -29,6 +29,7 @@ def test_the_packaged_laws_over_the_ops_are_derived() -> None:
     assert result.missed == ()
 
 
+@pytest.mark.slow
 def test_partial_and_conditional_laws_are_found() -> None:
     result = found("Sqrt", "Square", "Relu", "Scale", size=2)
     texts = [it.law.text for it in result.laws]
