@@ -229,7 +229,7 @@ _END = "<!-- End of the generated part. -->\n"
 
 
 def models_table() -> str:
-    """The coverage of models, from measurements/models.jsonl; what is the same in each row is a sentence."""
+    """The coverage of models, from measurements/models.jsonl; a cell that all rows share is a sentence."""
     lines = [json.loads(line) for line in MODELS.read_text(encoding="utf-8").splitlines()]
     head = ("model", "ops of each segment", "ops outside", "flops", "error")
     rows = [_coverage(line) for line in lines]

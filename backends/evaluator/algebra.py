@@ -59,17 +59,28 @@ class Algebra(Protocol[V]):
 
 
 class Numbers(Algebra[Array], Protocol):
-    """An algebra of arrays of numbers: what moves them is the same in all of these."""
+    """Arithmetic on arrays of floats."""
 
     @property
     def xp(self) -> Any:
         """NumPy or CuPy."""
-        return np
+        ...
 
     @property
     def working(self) -> DType:
         """The type of arithmetic."""
-        return DType.float64
+        ...
+
+
+class ArrayMoves:
+    """The moves of arrays, which all algebras of numbers share."""
+
+    __slots__ = ()
+
+    @property
+    def xp(self) -> Any:
+        """NumPy; an algebra of CuPy's arrays has CuPy."""
+        return np
 
     def shape(self, x: Array) -> Shape:
         """Extents of x."""

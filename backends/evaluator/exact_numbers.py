@@ -12,7 +12,7 @@ import mpmath
 import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
-from mirage_eg.backends.evaluator.algebra import Array, Numbers
+from mirage_eg.backends.evaluator.algebra import Array, ArrayMoves
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.evaluator.mpmath_ops import ELEMENTWISE
@@ -30,7 +30,7 @@ MOST_CANCELLED = 0.75  # of the elements
 
 
 @dataclass(frozen=True, slots=True)
-class ExactNumbers(Numbers):
+class ExactNumbers(ArrayMoves):
     """Arrays of mpmath's numbers; what is undefined is not-a-number."""
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
-from mirage_eg.backends.evaluator.algebra import Array, Numbers
+from mirage_eg.backends.evaluator.algebra import Array, ArrayMoves
 from mirage_eg.backends.evaluator.cpu_threads import do_all, for_each_thread, keep_step_with, raise_if_stopped
 from mirage_eg.backends.evaluator.elementwise_kernels import LONGEST_REDUCTION, in_chunks, reduction
 from mirage_eg.backends.evaluator.matmul import product
@@ -24,7 +24,7 @@ from mirage_eg.ir.shapes import Attributes
 
 
 @dataclass(frozen=True, slots=True)
-class FloatAlgebra(Numbers):
+class FloatAlgebra(ArrayMoves):
     """Arrays of the module `xp`, computed in `working` precision (float32 or float64).
 
     With `rounds`, values in memory and operands of matrix units are rounded to their own types, as in kernels; bfloat16 is

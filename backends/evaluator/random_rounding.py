@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.evaluator.algebra import Algebra, Array, Numbers
+from mirage_eg.backends.evaluator.algebra import Algebra, Array, ArrayMoves, Numbers
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate
 from mirage_eg.backends.evaluator.shifted_floats import ShiftedFloats
 from mirage_eg.ir.dtypes import DType
@@ -28,7 +28,7 @@ _TINY = float(np.finfo(np.float64).tiny)  # below it numbers are equally spaced
 
 
 @dataclass(frozen=True, slots=True)
-class RandomRounding(Numbers):
+class RandomRounding(ArrayMoves):
     """The numbers of `plain`, each moved by a uniform random number of standard deviation `roundoff` times its size."""
 
     plain: Numbers

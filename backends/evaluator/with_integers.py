@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator import library_ops
-from mirage_eg.backends.evaluator.algebra import Array, Numbers
+from mirage_eg.backends.evaluator.algebra import Array, ArrayMoves
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ProgramError
@@ -18,7 +18,7 @@ from mirage_eg.ir.shapes import Attributes
 
 
 @dataclass(frozen=True, slots=True)
-class WithIntegers(Numbers):
+class WithIntegers(ArrayMoves):
     """The numbers of `plain`, which rounds; arrays of integers stay arrays of integers."""
 
     plain: FloatAlgebra

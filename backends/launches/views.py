@@ -198,7 +198,7 @@ def _written_at(graph: Graph, value: int, view: View) -> dict[int, View]:
 
 
 def strides_behind(graph: Graph, value: int, strides: Shape) -> dict[int, Shape]:
-    """The strides of a value and of those that it reshapes, in turn, as far as they show its memory."""
+    """The strides of a value, and of each value behind its chain of reshapes that shares its memory."""
     found = {value: strides}
     while (maker := graph.node_of[value]).op in RESHAPES:
         [source] = maker.operands

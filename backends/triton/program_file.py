@@ -52,7 +52,7 @@ class Block:
 
 @dataclass(slots=True)
 class ProgramFile:
-    """The file while it is being written: `types` and `strides` are those of all values, also of those that kernels add.
+    """The file while it is being written: `types` and `strides` of all values, with those that kernels add.
 
     `schedules`: of each block graph of the kernel graph `graph`, by its node. `prepared`: values of weights alone, which are
     computed once. `sizes`: names of the sizes that are chosen when the program runs. `share`: whether equal block graphs are

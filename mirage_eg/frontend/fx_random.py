@@ -11,13 +11,25 @@ from typing import Any
 from mirage_eg.frontend.fx_values import Fx, arguments_of, has_fixed_sizes, inserted, is_random
 
 _LIKE = (
-    *("aten.bernoulli.p", "aten.cauchy.", "aten.exponential.", "aten.geometric.", "aten.log_normal.", "aten.uniform."),
-    *("aten.normal_functional.", "aten.rand_like.", "aten.randint_like.", "aten.randn_like.", "aten.random."),
+    "aten.bernoulli.p",
+    "aten.cauchy.",
+    "aten.exponential.",
+    "aten.geometric.",
+    "aten.log_normal.",
+    "aten.normal_functional.",
+    "aten.rand_like.",
+    "aten.randint_like.",
+    "aten.randn_like.",
+    "aten.random.",
+    "aten.uniform.",
 )
-"""How the names of random ops begin that read nothing of their first operand but its shape, type and strides."""
+"""The beginnings of the names of random ops that read the shape, type and strides of their first operand alone."""
 _WRITTEN = (
-    *("alpha_dropout", "feature_alpha_dropout", "feature_dropout"),
-    *("scaled_dot_product_attention", "_scaled_dot_product_attention_math"),
+    "alpha_dropout",
+    "feature_alpha_dropout",
+    "feature_dropout",
+    "scaled_dot_product_attention",
+    "_scaled_dot_product_attention_math",
 )
 """Ops that torch writes in random and other ops."""
 

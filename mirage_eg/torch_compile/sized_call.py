@@ -1,6 +1,7 @@
 """Calls of segments with named dims or of saved models: a bucket of sizes gets kernels, and is gated, at its first use."""
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from math import inf
 from threading import Lock
 from typing import Any
@@ -43,7 +44,7 @@ class SizedCall:
         self._ranges = [tuple(ranges_between(dim, found.largest[name])) for name, dim in dims.items()]
         self._calls: dict[Ranges, SegmentCall | None] = {}
         self._records: dict[Ranges, SegmentRecord] = {}
-        self._in_torch: SegmentCall | None = None  # of a segment without kernels
+        self._largest = tuple(each[-1] for each in self._ranges)
         self._lock = Lock()
 
     def __call__(self, tensors: Sequence[Any]) -> list[Any]:
@@ -78,15 +79,15 @@ class SizedCall:
 
     def in_torch(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
         """The results by torch's ops in float64."""
-        sizes = self.results.sizes_of(tensors)
-        largest = tuple(each[-1] for each in self._ranges)
-        call = self._calls.get(self._bucket(sizes) or largest) or next((it for it in self._calls.values() if it), None)
-        if call is None and self._in_torch is None:
-            named = dict(zip(self.results.names, largest, strict=True))
-            self._in_torch = SegmentCall(store_of(self._settings).bucket(self.found, named, self._settings))
-        text = call or self._in_torch
-        assert text is not None
-        return text.in_torch(tensors)
+        bucket = self._bucket(self.results.sizes_of(tensors)) or self._largest
+        call = self._calls.get(bucket) or next((it for it in self._calls.values() if it), None)
+        return (call or self._of_largest).in_torch(tensors)
+
+    @cached_property
+    def _of_largest(self) -> SegmentCall:
+        """The bucket of the largest sizes, whose program in torch is known though no kernels are used."""
+        named = dict(zip(self.results.names, self._largest, strict=True))
+        return SegmentCall(store_of(self._settings).bucket(self.found, named, self._settings))
 
     def _bucket(self, sizes: Sequence[int]) -> Ranges | None:
         """The ranges that have these sizes; None for sizes outside the dims."""
