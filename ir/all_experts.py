@@ -62,7 +62,7 @@ def choose_all(rows: int, experts: int, elements: int) -> bool:
 
 
 def works_on_rows(program: Graph, item: Node, value: int) -> bool:
-    """Whether an op computes a row of its result of that row of its operands."""
+    """Whether each row of an op's result is computed from the same row of its operands."""
     shape = program.types[value].shape
     match item.kind, item.op:
         case Kind.ELEMENTWISE, _:

@@ -68,7 +68,7 @@ def check_constants(nodes: Sequence[Node]) -> None:
 
     Raises UnsupportedError: they differ.
     """
-    made = {place: item.get("shape", (item.get("extent"),)) for place, item in enumerate(nodes) if _has_extents(item)}
+    made = {place: _extents(item) for place, item in enumerate(nodes) if _has_extents(item)}
     if not any(isinstance(extent, SizeExpression) for shape in made.values() for extent in shape):
         return
     graph = Graph(tuple(Node(item.op, item.operands, as_numbers(item.attributes)) for item in nodes))
@@ -76,8 +76,7 @@ def check_constants(nodes: Sequence[Node]) -> None:
     with suppress(TiedToSizeError):  # which is an error where the program is used
         there = at_sizes(graph, sizes).nodes
         for place, shape in made.items():
-            found = there[place].get("shape", (there[place].get("extent"),))
-            for extent, number in zip(shape, found, strict=True):
+            for extent, number in zip(shape, _extents(there[place]), strict=True):
                 if isinstance(extent, SizeExpression) and value_of(extent, sizes) != number:
                     raise UnsupportedError(
                         f"{nodes[place].op}: got the extent {extent}, which a constant does not keep at other sizes; "
@@ -88,6 +87,12 @@ def check_constants(nodes: Sequence[Node]) -> None:
 def _has_extents(item: Node) -> bool:
     """Whether an op is given extents of its result."""
     return item.get("extent") is not None or item.op in BROADCASTS or item.op == "full"
+
+
+def _extents(item: Node) -> Shape:
+    """The extents of its result that an op is given."""
+    shape: Shape = item.get("shape", (item.get("extent"),))
+    return shape
 
 
 _OTHER_SIZE = 1009  # at which no extent is by accident what it should be

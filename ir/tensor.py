@@ -131,15 +131,15 @@ class Builder:
 
     def mean_of(self, x: Tensor, size: SizeExpression) -> Tensor:
         """x / size where x is the sum over a dim of this size: the mean. Other constants are no sizes."""
-        item = self.maker(x)
+        item = self.maker(x.position)
         if item.op == "sum" and str(self.checker.types[item.operands[0]].shape[item["dim"]]) == str(size):
             self.averaged.add(x.position)
             return self.op("mean", Tensor(self, item.operands[0]), dim=item["dim"])
         raise GraphError(f"div: got the size {size} as divisor of %{x.position}, wanted a number; x.sum / n of all n is mean")
 
-    def maker(self, x: Tensor) -> Node:
-        """The node of a value."""
-        return [item for item in self.nodes for _ in range(result_count(item))][x.position]
+    def maker(self, position: int) -> Node:
+        """The node that has the value at a position."""
+        return [item for item in self.nodes for _ in range(result_count(item))][position]
 
     def _positions(self, name: str, operands: Iterable[Tensor]) -> list[int]:
         positions = []

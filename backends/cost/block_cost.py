@@ -20,6 +20,7 @@ from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
+from mirage_eg.backends.triton.warps import WARP
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -160,8 +161,7 @@ def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> fl
 
 HIDING = 1.75  # the power of the blocks that hide a wait (fitted)
 RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed operands, by their registers
-LANES = 32  # of a warp, which have the elements of a row in turns
-HALVING = 160  # operations while a warp adds one half of a row to the other: 32, and 32 shuffles at a quarter of their rate
+HALVING = 5 * WARP  # operations while a warp adds one half of a row to the other: shuffles have a quarter of their rate
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
@@ -329,8 +329,9 @@ def work_of_tiles(
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
                 if item.kind is Kind.REDUCTION and shape[-1] < (columns := shapes[item.operands[0]][-1]):
-                    halvings += elements * log2(min(LANES, power_of_two(columns))) * times
-    arithmetic += 0 if ahead else HALVING * halvings  # four lanes have a row of a product
+                    halvings += elements * log2(min(WARP, power_of_two(columns))) * times
+    if not ahead:  # four lanes have a row of a product
+        arithmetic += HALVING * halvings
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     once, steps = _sequential_reductions(block, shapes)
     held = results + besides + (odd if ahead else 0)

@@ -72,26 +72,25 @@ def _comparison(
 
 
 def _extreme(
-    noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Callable[..., Any], in_field: Callable[..., Any]
+    name: str, noun: str, helper: Helper, chosen: Callable[..., Any], exactly: Callable[..., Any], in_field: Callable[..., Any]
 ) -> ElementwiseOp:
     """The larger or the smaller of two, which Python's max or min gives of ordered numbers."""
-    word = chosen.__name__
     return ElementwiseOp(
-        name=f"{word}imum",
+        name=name,
         arity=2,
         commutative=True,
-        numbers=lambda xp, x, y: getattr(xp, f"{word}imum")(x, y),
+        numbers=lambda xp, x, y: getattr(xp, name)(x, y),
         exactly=exactly,
         rational=True,
         field=FieldMeaning(in_field, f"the {noun} in a random order of the field", unfaithful=True),
         whole=True,
         triton=f"{helper[0]}({{x}}, {{y}})",
-        torch=f"torch.{word}imum({{x}}, {{y}})",
+        torch=f"torch.{name}({{x}}, {{y}})",
         helpers=(helper,),
         noun=noun,
         keeps_zero=True,
         bounded=True,
-        onnx=word.capitalize(),
+        onnx=chosen.__name__.capitalize(),
         extreme=1 if chosen is max else -1,
         sign=chosen,
         range=lambda x, y: (chosen(x[0], y[0]), chosen(x[1], y[1])),
@@ -99,8 +98,8 @@ def _extreme(
 
 
 OPS = (
-    _extreme("larger", NAN_MAX, max, larger, lambda f, x, y: f.larger(x, y)),
-    _extreme("smaller", _NAN_MIN, min, smaller, lambda f, x, y: f.smaller(x, y)),
+    _extreme("maximum", "larger", NAN_MAX, max, larger, lambda f, x, y: f.larger(x, y)),
+    _extreme("minimum", "smaller", _NAN_MIN, min, smaller, lambda f, x, y: f.smaller(x, y)),
     _comparison(
         "less",
         "<",

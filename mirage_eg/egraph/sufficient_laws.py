@@ -189,4 +189,6 @@ class SufficientLaws:
             return str(error)
         self.nodes += found.nodes
         self.seconds += found.seconds
-        return found if found.equal else f"saturation {found.stopped}" if found.stopped else NOT_SHOWN
+        if found.equal:
+            return found
+        return f"saturation {found.stopped}" if found.stopped else NOT_SHOWN

@@ -189,15 +189,14 @@ class Call:
     def require(self, name: str, *wanted: Any) -> None:
         """Refuse every value of an argument but these."""
         value = self.take(name)
-        if not any(value is one or (type(value) is type(one) and value == one) for one in wanted):
+        if not any(_is_same(value, one) for one in wanted):
             raise UnsupportedError(f"{name} = {value!r} is not supported")
 
     def finish(self) -> None:
         """Refuse the call if an argument was neither taken nor at its default, nor one that the result or its kernel shows."""
+        honoured = self.taken | _SEEN_IN_RESULT | _WITHOUT_INFLUENCE
         for name, value in self.arguments.items():
-            default = self.defaults.get(name, _NO_DEFAULT)
-            is_default = value is default or (type(value) is type(default) and bool(value == default))
-            if name not in self.taken | _READ_OFF_RESULT | _OF_KERNELS and not is_default:
+            if name not in honoured and not _is_same(value, self.defaults.get(name, _NO_DEFAULT)):
                 raise UnsupportedError(f"{name} = {value!r} is not supported")
 
     def _of_types(self, name: str, wanted: Sequence[str]) -> Tensor:
@@ -213,12 +212,20 @@ class Call:
 FLOATING = ("float16", "bfloat16", "float32", "float64")
 FLOAT8 = tuple(str(dtype) for dtype in DType if dtype.is_float8)
 _NO_DEFAULT = object()
-_READ_OFF_RESULT = frozenset(
+_SEEN_IN_RESULT = frozenset(
     ("ceil_mode", "copy", "device", "dtype", "half_to_float", "implicit", "keepdim", "layout", "memory_format")
     + ("non_blocking", "out_dtype", "output_size", "pin_memory")
 )
-_OF_KERNELS = frozenset(["cudnn_enable", "cudnn_enabled", "scale_grad_by_freq", "sparse", "sparse_grad", "use_fast_accum"])
+"""Arguments that choose the type, shape or place of the result, which is compared with torch's."""
+_WITHOUT_INFLUENCE = frozenset(
+    ["cudnn_enable", "cudnn_enabled", "scale_grad_by_freq", "sparse", "sparse_grad", "use_fast_accum"]
+)
+"""Arguments that choose a kernel, or are for the backward pass."""
 _DIMS = frozenset(("dim", "dims", "dim0", "dim1", "dim2", "axis0", "axis1", "source", "destination", "dimension"))
+
+
+def _is_same(value: object, other: object) -> bool:
+    return value is other or (type(value) is type(other) and bool(value == other))
 
 
 def of_scalars(handler: Handler) -> Handler:

@@ -16,8 +16,8 @@ from mirage_eg.ir.op.elementwise import PACKAGED
 from mirage_eg.ir.sizes import SizeExpression
 
 
-def _applied(op: str, call: Call, x: Tensor) -> Tensor:
-    return call.graph.op(op, x)
+def _unary(op: str) -> Handler:
+    return lambda call: call.graph.op(op, call.tensor("self"))
 
 
 def _composed(function: Callable[[Call, Tensor], Tensor]) -> Handler:
@@ -209,7 +209,7 @@ def _distances(call: Call) -> Tensor:
 
 
 HANDLERS: Mapping[str, Handler] = {
-    **{f"aten.{name}.default": _composed(partial(_applied, op.name)) for op in PACKAGED.values() for name in op.aten},
+    **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
     **named("add.Tensor add.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), call.number("alpha"))),
     **named("sub.Tensor sub.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), -call.number("alpha"))),
     **named("rsub.Tensor rsub.Scalar", lambda call: _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))),

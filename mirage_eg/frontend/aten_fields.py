@@ -45,15 +45,15 @@ def fields_of(call: Call, word: Tensor, dim: int, bits: int, shifts: Sequence[in
 
 
 def _field(call: Call, x: Tensor) -> _Field | None:
-    item = call.graph.maker(x)
+    item = call.graph.maker(x.position)
     while item.op in RESHAPES:
-        item = call.graph.maker(Tensor(call.graph, item.operands[0]))
+        item = call.graph.maker(item.operands[0])
     if (taken := _taken_bits(item)) is None:
         return None
     shift, bits = taken
     if not bits:  # all above, among them the signs of numbers below 0
         return _Field(item.operands[0], 8 - shift, shift) if x.dtype is DType.uint8 else None
-    inner = call.graph.maker(Tensor(call.graph, item.operands[0]))
+    inner = call.graph.maker(item.operands[0])
     if (behind := _taken_bits(inner)) is not None and not behind[1]:
         return _Field(inner.operands[0], bits, behind[0])
     return _Field(item.operands[0], bits, 0)

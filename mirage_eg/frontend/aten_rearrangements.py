@@ -35,7 +35,7 @@ def _same(call: Call) -> Tensor:
 
 
 def _dropout(call: Call) -> Tensor:
-    """The operand itself outside training or of probability 0, its product with 0 of 1; others are products at import."""
+    """The operand outside training and for p = 0, and 0 for p = 1; `fx_random` writes other dropouts as products."""
     x, probability = call.tensor("input"), call.number("p")
     if call.take("train") is False:
         return x

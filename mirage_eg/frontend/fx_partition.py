@@ -219,8 +219,9 @@ def _levels(graph: Any, found: Analysis) -> None:
             level[node] = max((level.get(it, 0) for it in found.operands(node)), default=0)
         elif place is Place.OUTSIDE:
             after = [level.get(it, 0) + (found.place.get(it) is Place.SEGMENT) for it in found.operands(node)]
-            level[node] = max([drawn * is_random(node), *after])
-            drawn = level[node] if is_random(node) else drawn
+            level[node] = max(after, default=0)
+            if is_random(node):
+                level[node] = drawn = max(drawn, level[node])
     for node in reversed(graph.nodes):  # computed from parameters alone, or moved only: where it is used first
         if found.place.get(node) is Place.SEGMENT and (node in found.of_parameters or node in found.moves):
             users = [user for user in users_of(node, found) if found.place.get(user) not in (Place.CONSTANT, Place.DROPPED)]

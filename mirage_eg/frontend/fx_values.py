@@ -119,7 +119,7 @@ def attribute_of(node: Fx) -> Any:
 
 
 def is_random(node: Fx) -> bool:
-    """Whether a call may give random numbers: a dropout outside training does not, nor do attention and layers without."""
+    """Whether a call may give random numbers: not outside training, nor with a dropout of probability 0."""
     import torch
 
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):

@@ -340,6 +340,20 @@ def by_index_map(op: MoveOp) -> Writer:
     return write
 
 
+def _largest(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    """ONNX does not say what a maximum with not-a-number is, and ONNX Runtime gives another element."""
+
+    def write(x: str) -> str:
+        return body.append("ReduceMax", x, body.numbers(attributes["dim"]))
+
+    return _with_not_a_number(body, operands[0], result, write)
+
+
+def _eye(body: OnnxBody, operands: Sequence[OnnxValue], attributes: Attributes, result: TensorType) -> str:
+    zeros = body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))
+    return body.append("EyeLike", zeros, dtype=onnx_type(body.held(result.dtype)))
+
+
 WRITERS: Mapping[str, Writer] = {
     **{op.name: by_index_map(op) for op in MOVES.values() if "value" not in op.attributes},
     **{op.name: _by_record(op) for op in PACKAGED.values() if op.onnx is not None},
@@ -357,10 +371,7 @@ WRITERS: Mapping[str, Writer] = {
     "matmul": lambda body, x, given, result: body.append("MatMul", *(_rounded(body, it) for it in x)),
     "sum": partial(_reduction, "ReduceSum"),
     "mean": partial(_reduction, "ReduceMean"),
-    # ONNX does not say what a maximum with not-a-number is, and ONNX Runtime gives another element.
-    "max": lambda body, x, given, result: _with_not_a_number(
-        body, x[0], result, lambda name: body.append("ReduceMax", name, body.numbers(given["dim"]))
-    ),
+    "max": _largest,
     "reshape": _shaped("Reshape"),
     "transpose": lambda body, x, given, result: body.append("Transpose", x[0].name, perm=list(given["permutation"])),
     "concat": lambda body, x, given, result: body.append("Concat", *_names(_alike(body, x)), axis=given["dim"]),
@@ -381,10 +392,7 @@ WRITERS: Mapping[str, Writer] = {
         "Range", *(body.constant(np.array(it, np.int64)) for it in (0, given["extent"], 1))
     ),
     "full": _fill,
-    "eye": lambda body, x, given, result: body.append(
-        *("EyeLike", body.append("Expand", body.number(0, result.dtype), body.numbers(*result.shape))),
-        dtype=onnx_type(body.held(result.dtype)),
-    ),
+    "eye": _eye,
     "pad": _pad,
     "flip": _flip,
     **dict.fromkeys(CONVOLUTIONS, partial(_convolution, "Conv")),

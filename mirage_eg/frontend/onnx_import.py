@@ -52,7 +52,7 @@ def import_model(model: Any, *, dims: Mapping[str, int] = MappingProxyType({})) 
     if unknown := sorted(set(dims) - set(symbols(list(given.values())))):
         wanted = ", ".join(symbols(list(given.values()))) or "none"
         raise ProgramError(f"ONNX: got the dim {unknown[0]!r}, wanted one of {wanted}")
-    torchs = {name: it for name, it in given.items() if _is_torchs(it.type)}
+    torchs = {name: it for name, it in given.items() if _is_type_of_torch(it.type)}
     inputs = {  # examples
         name: torch.zeros(shape_of_input(it, dims), dtype=torch_type(it.type.tensor_type.elem_type))
         for name, it in torchs.items()
@@ -164,7 +164,7 @@ def _given(graph: Any) -> dict[str, Any]:
     return {it.name: it for it in graph.input if it.name not in own}
 
 
-def _is_torchs(kind: Any) -> bool:
+def _is_type_of_torch(kind: Any) -> bool:
     """Whether values of a type can be tensors of torch."""
     try:
         return kind.HasField("tensor_type") and torch_type(kind.tensor_type.elem_type) is not None

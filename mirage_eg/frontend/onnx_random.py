@@ -29,6 +29,8 @@ OPERATORS: Mapping[str, Operator] = {
     "Bernoulli": of_tensors(lambda x, *, dtype=0: torch.bernoulli(x).to(_type(dtype, x))),
     # Classes by their logarithms, which need not be normalized.
     "Multinomial": of_tensors(
-        lambda x, *, dtype=6, sample_size=1: torch.multinomial(torch.softmax(x, -1), sample_size, True).to(torch_type(dtype))
+        lambda x, *, dtype=6, sample_size=1: torch.multinomial(torch.softmax(x, -1), sample_size, replacement=True).to(
+            torch_type(dtype)
+        )
     ),
 }

@@ -61,8 +61,10 @@ class ModelTypes:
             data = {name: numpy_helper.from_array(it, name) for name, it in small.items()}
             kinds = {name: type_of(it) for name, it in values.items()}
             try:
-                written, of = _with_defaults(node, schema), {"opset_imports": list(self.opsets), "ir_version": self.ir_version}
-                inferred = shape_inference.infer_node_outputs(schema, written, kinds, data, **of)
+                written, opsets = _with_defaults(node, schema), list(self.opsets)
+                inferred = shape_inference.infer_node_outputs(
+                    schema, written, kinds, data, opset_imports=opsets, ir_version=self.ir_version
+                )
             except checker.ValidationError:  # of types
                 raise MisfitError("ONNX infers no result") from None
             except shape_inference.InferenceError:  # it wants a scalar where evaluators take one number

@@ -162,8 +162,9 @@ def tune(
     begun = perf_counter()
     run = _Run(program, families, device, timer, compiler, tuning, begun, begun + effort.seconds)
     members = list(islice(_members(families, effort.choices), effort.structures))
-    untuned = [(run.composed(number, parts), number) for number, parts in members[:1]]
-    _try(run, "untuned", [Job(graph, number, usual_schedules(graph, device.target)) for graph, number in untuned])
+    for number, parts in members[:1]:
+        graph = run.composed(number, parts)
+        _try(run, "untuned", [Job(graph, number, usual_schedules(graph, device.target))])
     _try(run, "structures", _worth_timing(run, list(_first_jobs(run, members))))
     _try(run, "extents", list(_other_choices(run)))
     _try_together(run, "extents", {})

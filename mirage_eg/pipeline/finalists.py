@@ -105,12 +105,16 @@ def find_finalists(
 
 
 def _untuned_first(run: Run, library: Found, groups: Groups) -> Groups:
-    """The library form and the groups, the µGraph first that is the first choice without tuning."""
+    """The library form and the groups; the µGraph that would be first without tuning leads its group, which leads all."""
     chosen = with_library(choose(groups, library, run, run.options.top), library)
     likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in chosen]
     [first] = _lowered(chosen, ordered(likely, run.options)[:1])
-    ordered_each = (sorted(entries, key=lambda it: it is not first.found) for entries in [[library], *groups])
-    return sorted(ordered_each, key=lambda entries: entries[0] is not first.found)
+
+    def is_other(entry: Found) -> bool:
+        return entry is not first.found
+
+    each_led = [sorted(entries, key=is_other) for entries in ([library], *groups)]
+    return sorted(each_led, key=lambda entries: is_other(entries[0]))
 
 
 def _library(run: Run) -> Found:

@@ -106,12 +106,12 @@ def search_ahead(request: RunRequest) -> list[RegionSearch]:
 
 
 def _end_of(run: Run, region: Region, share: float) -> Deadline:
-    """The deadline of a region that has this share of what is left of the budget."""
+    """The deadline of a region that has this share of what is left of the budget; the only region of a run has all."""
     return after(run.until.part(HEURISTICS.until_joined).left() * share) if region.name else run.until
 
 
 def _shares(regions: Sequence[Region]) -> list[float]:
-    """Of each region the share in what it and those behind it share: by its ops, with some for each."""
+    """For each region its share of the time that is left when it begins: by its ops and those of later regions."""
     works = [HEURISTICS.ops_of_a_search + op_count(expand(region.program)) for region in regions]
     return [work / sum(works[number:]) for number, work in enumerate(works)]
 

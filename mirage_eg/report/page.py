@@ -27,7 +27,7 @@ from mirage_eg.report.regions import regions_html
 from mirage_eg.report.rewriting import rewriting_html, simplification_html, threads_html
 from mirage_eg.report.roofline import kernel_points, program_point, roofline
 from mirage_eg.report.svg import dark_style
-from mirage_eg.report.tables import columns, compiles_text, numbered, table
+from mirage_eg.report.tables import cells, columns, compiles_text, numbered, table
 
 _STYLE = """
 :root { color-scheme: light dark }
@@ -225,8 +225,7 @@ def _mugraphs(report: RunReport, program: Graph) -> str:
         f"Best first, by {report.ranked_by}. The lower bound: each input read and output written once, or all matmuls, "
         f"at the rates of {device.name} ({device.source})."
     )
-    cells = (tuple(cell(entry) for cell in _MUGRAPH_COLUMNS.values()) for entry in mugraphs)
-    rows = [(ranks, *own) for ranks, own in numbered(cells)]
+    rows = [(ranks, *own) for ranks, own in numbered(cells(_MUGRAPH_COLUMNS, it) for it in mugraphs)]
     return f"{_paragraph(text)}{time_bars(report, marks)}{table(('#', *_MUGRAPH_COLUMNS), rows)}"
 
 

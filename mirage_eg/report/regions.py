@@ -3,12 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from mirage_eg.pipeline.run.report_sections import RegionSummary
-from mirage_eg.report.tables import columns
+from mirage_eg.report.tables import cells, table
 
 
 def regions_html(regions: Sequence[RegionSummary]) -> str:
     """The table of the different regions, in the order in which they were searched; empty if there is none."""
-    return columns(_COLUMNS, enumerate(regions)) if regions else ""
+    rows = ((number, *cells(_COLUMNS, region)) for number, region in enumerate(regions))
+    return table(("region", *_COLUMNS), rows) if regions else ""
 
 
 def regions_line(regions: Sequence[RegionSummary]) -> str:
@@ -39,15 +40,14 @@ def _extent(region: RegionSummary) -> str:
     return "ended before a plan was found"
 
 
-_COLUMNS: Mapping[str, Callable[[tuple[int, RegionSummary]], object]] = {
-    "region": lambda it: it[0],
-    "places": lambda it: _places(it[1].occurrences),
-    "ops": lambda it: it[1].ops,
-    "in block graphs": lambda it: it[1].in_blocks,
-    "kernels": lambda it: it[1].kernels,
-    "predicted µs": lambda it: f"{it[1].predicted_us if it[1].measured_us is None else it[1].measured_us:.1f}",
-    "verified": lambda it: ", ".join(dict.fromkeys((it[1].verdict, *it[1].evidence))),
-    "segments searched": lambda it: it[1].searched,
-    "search": lambda it: _extent(it[1]),
-    "seconds": lambda it: f"{it[1].seconds:.1f}",
+_COLUMNS: Mapping[str, Callable[[RegionSummary], object]] = {
+    "places": lambda it: _places(it.occurrences),
+    "ops": lambda it: it.ops,
+    "in block graphs": lambda it: it.in_blocks,
+    "kernels": lambda it: it.kernels,
+    "predicted µs": lambda it: f"{it.predicted_us if it.measured_us is None else it.measured_us:.1f}",
+    "verified": lambda it: ", ".join(dict.fromkeys((it.verdict, *it.evidence))),
+    "segments searched": lambda it: it.searched,
+    "search": _extent,
+    "seconds": lambda it: f"{it.seconds:.1f}",
 }

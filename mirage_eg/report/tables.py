@@ -14,9 +14,14 @@ def table(head: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
 Item = TypeVar("Item")
 
 
+def cells(shown: Mapping[str, Callable[[Item], object]], item: Item) -> tuple[object, ...]:
+    """The cells of an item's row."""
+    return tuple(cell(item) for cell in shown.values())
+
+
 def columns(shown: Mapping[str, Callable[[Item], object]], items: Iterable[Item]) -> str:
     """A table with a row for each item; `shown` has the heading and the cell of each column."""
-    return table([*shown], ([cell(it) for cell in shown.values()] for it in items))
+    return table([*shown], (cells(shown, it) for it in items))
 
 
 def compiles_text(compiles: bool | None) -> str:

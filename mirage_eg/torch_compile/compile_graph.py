@@ -40,10 +40,11 @@ from mirage_eg.torch_compile.records import LOGGER, Decision, GraphRecord, Segme
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall
+from mirage_eg.torch_compile.segment_errors import record_or_why
 from mirage_eg.torch_compile.segment_keys import is_timed, request_for
 from mirage_eg.torch_compile.segment_store import FoundSegment, SegmentStore, store_of
-from mirage_eg.torch_compile.settings import Settings, budget_spent
-from mirage_eg.torch_compile.sized_call import SizedCall, record_or_why
+from mirage_eg.torch_compile.settings import EAGER, Settings, budget_spent
+from mirage_eg.torch_compile.sized_call import SizedCall
 
 _EVERY = 2.0  # seconds between lines of progress
 _UNTIL_GATE = 0.8  # of the seconds that are left: those of a search
@@ -189,7 +190,8 @@ def _record(
         return SegmentRecord("", region.ops, Decision.NOT_SEARCHED, why)
     if segment.cut and segment.behind is None:
         return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings, _longest_stages(segment)))
-    until = until.later(_tuning_since(-inf if segment.largest else begun, tune, device))  # a bucket is tuned later
+    tuned = tune if segment.largest else time.monotonic() - begun  # a bucket is tuned later, for as long as it may be
+    until = until.later(min(tune, tuned) if can_time(device) else 0.0)
     if segment.behind is not None and is_timed(replace(settings, tune=tune)) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)
     if segment.candidate is None and not segment.result.plans:
@@ -323,7 +325,7 @@ def _sized_call(segment: FoundSegment, contest: Contest, settings: Settings, sto
         return contest.module(*tensors)
 
     own = FunctionType(nodes.__code__.replace(), nodes.__globals__, closure=nodes.__closure__)  # recompiles count by code
-    run = contest.module if settings.rest == "eager" else torch.compile(own, dynamic=True, options=settings.inductor_kernels)
+    run = contest.module if settings.rest == EAGER else torch.compile(own, dynamic=True, options=settings.inductor_kernels)
     return SizedCall(segment, settings, _of_nodes(run, contest.region), gate, contest.region.ops)
 
 

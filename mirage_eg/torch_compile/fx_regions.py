@@ -10,7 +10,6 @@ read the source or another view.
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
 from operator import getitem
 from typing import Any
 
@@ -156,10 +155,13 @@ def _region(
     inputs = tuple(lifted[name] if name in lifted else by_name[name] for name in segment.program.input_names)
     ops = sum(name not in segment.views for name in segment.nodes)
     device = outputs[0].meta["val"].device
-    weights = (_is_weight(*pair, constant_weights, device) for pair in zip(inputs, segment.program.inputs, strict=True))
-    of_inputs = ({"name": f"x{place}", "weight": is_weight or None} for place, is_weight in enumerate(weights))
-    of_outputs = ({"name": f"out{place}"} for place in count())  # equal segments are equal graphs
-    program = with_attributes(segment.program, of_inputs, of_outputs)
+    pairs = enumerate(zip(inputs, segment.program.inputs, strict=True))
+    of_inputs = [
+        {"name": f"x{place}", "weight": _is_weight(given, item, constant_weights, device) or None}
+        for place, (given, item) in pairs
+    ]
+    of_outputs = [{"name": f"out{place}"} for place in range(len(segment.program.outputs))]
+    program = with_attributes(segment.program, of_inputs, of_outputs)  # named by place: equal segments are equal graphs
     return FxRegion(tuple(part), inputs, tuple(outputs), tuple(views), program, ops)
 
 

@@ -217,17 +217,17 @@ def watched_graphs() -> Iterator[set[int]]:
 
 
 def noting_calls(
-    compiled: Callable[..., Any], records: Sequence[GraphRecord], ended: Callable[[], None] = lambda: None
+    compiled: Callable[..., Any], records: Sequence[GraphRecord], after_first: Callable[[], None] | None = None
 ) -> Callable[..., Any]:
-    """The function of compiled graphs, whose calls `watched_graphs` notes; at the second one the first has `ended`."""
-    numbers, times = [record.number for record in records], 0
+    """The function of compiled graphs, whose calls `watched_graphs` notes; each call but the first calls `after_first`."""
+    numbers, was_called = [record.number for record in records], False
 
     @wraps(compiled)
     def run(*arguments: Any) -> Any:
-        nonlocal times
-        times += 1
-        if times > 1:  # threads may add at once
-            ended()
+        nonlocal was_called
+        if was_called and after_first is not None:
+            after_first()
+        was_called = True
         for called in _WATCHES:
             called.update(numbers)
         return compiled(*arguments)

@@ -30,7 +30,8 @@ from mirage_eg.pipeline.run.json_codec import dumps
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Behind, Candidate, Result
 from mirage_eg.torch_compile.begun_searches import BegunSearches
-from mirage_eg.torch_compile.gate_findings import GateFindings, Kept, kept_record, write_kept
+from mirage_eg.torch_compile.gate_findings import GateFindings
+from mirage_eg.torch_compile.kept_records import Kept, kept_record, write_kept
 from mirage_eg.torch_compile.records import LOGGER
 from mirage_eg.torch_compile.segment_keys import (
     Key,
@@ -238,7 +239,9 @@ class SegmentStore:
         key = _keys(key, wanted.settings)[-1]
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
         if ahead is not None and (found is None or (found.candidate is None and not found.refused)):
-            key, note = (key, "") if wanted.sized else (_untuned(key), f"not tuned: {budget_spent(wanted.settings)}")
+            note = ""
+            if not wanted.sized:  # else its buckets are tuned
+                key, note = _untuned(key), f"not tuned: {budget_spent(wanted.settings)}"
             found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
             return replace(found, note=note)
         if found is None:

@@ -6,17 +6,16 @@ from math import inf
 from threading import Lock
 from typing import Any
 
-from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
+from mirage_eg.backends.evaluator.cpu_threads import ending
 from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline, after
-from mirage_eg.ir.errors import MirageError, OptionError
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import ranges_between
 from mirage_eg.torch_compile.records import LOGGER, Decision, SegmentRecord, add_bucket
 from mirage_eg.torch_compile.segment_call import Results, SegmentCall
+from mirage_eg.torch_compile.segment_errors import record_or_why
 from mirage_eg.torch_compile.segment_store import FoundSegment, store_of
-from mirage_eg.torch_compile.settings import Settings, budget_spent
-from mirage_eg.torch_compile.unexpected_errors import reason_of
+from mirage_eg.torch_compile.settings import Settings
 
 Ranges = tuple[SizeRange, ...]  # one for each dim, in the order of the program
 Gate = Callable[[SegmentCall, dict[str, int]], SegmentRecord]
@@ -69,8 +68,8 @@ class SizedCall:
         assert ranges is not None
         with self._lock:
             if ranges not in self._records:
-                is_saved = self._gate is None and not self._ranges
-                until = until or (NEVER if is_saved else after(self._settings.budget))
+                is_found = self._gate is None and not self._ranges  # nothing is searched in time
+                until = until or (NEVER if is_found else after(self._settings.budget))
                 self._records[ranges], call = self._decided(ranges, sizes, tensors, until, tune)
                 self._calls[ranges] = call if self._records[ranges].decision is Decision.USED else None
                 span = ", ".join(_span(name, it) for name, it in zip(self.results.names, ranges, strict=True))
@@ -120,39 +119,14 @@ class SizedCall:
 
         import torch
 
-        passed = (OptionError,) if self._gate else (OptionError, torch.OutOfMemoryError)  # a later call may have the memory
-        return record_or_why(record, self._ops, self._settings, self.found.key, passed), call
+        raised = () if self._gate else (torch.OutOfMemoryError,)  # a later call may have the memory
+        return record_or_why(record, self._ops, self._settings, self.found.key, raised), call
 
     def by_torch(self, tensors: Sequence[Any]) -> list[Any]:
         """The results by torch's ops, in float64 where only the program is known."""
         if self._torchs is None:
             LOGGER.info("segment %s: no kernels for sizes %s: float64", self.found.key[:12], self.results.sizes_of(tensors))
         return self.results.of_torch(tensors, self.in_torch(tensors) if self._torchs is None else self._torchs(*tensors))
-
-
-def record_or_why(
-    record: Callable[[], SegmentRecord],
-    ops: int,
-    settings: Settings,
-    key: str = "",
-    passed: tuple[type[Exception], ...] = (OptionError,),
-) -> SegmentRecord:
-    """The record of a segment of `ops` ops, or of a bucket of it, with the reason where an error leaves it to torch.
-
-    Errors to be `passed` on leave it: those of the settings do.
-    """
-    import torch
-
-    try:
-        return record()
-    except OverdueError:
-        return SegmentRecord(key, ops, Decision.BUDGET, budget_spent(settings))
-    except passed:
-        raise
-    except (MirageError, torch.OutOfMemoryError) as error:
-        return SegmentRecord(key, ops, Decision.FAILED, " ".join(str(error).split())[-300:])
-    except Exception as error:  # noqa: BLE001 - of one segment; the record, the log and `explain` say why
-        return SegmentRecord(key, ops, Decision.ERROR, reason_of(error))
 
 
 def _span(name: str, values: SizeRange) -> str:

@@ -52,8 +52,10 @@ def _picked_operands(program: Graph, computed: Node, pick: Node) -> list[bool] |
 def _moved(program: Graph, result: int, computed: Node, pick: Node, picked: list[bool]) -> Graph:
     def rewrite(copy: GraphCopy, item: Node, value: int) -> int:
         operands = [copy.position[operand] for operand in computed.operands]
-        for place in (place for place, one in enumerate(picked) if one):
-            operands[place] = copy.append(Node(pick.op, (operands[place], copy.position[pick.operands[1]]), pick.attributes))
+        for place, is_picked in enumerate(picked):
+            if is_picked:
+                read = (operands[place], copy.position[pick.operands[1]])
+                operands[place] = copy.append(Node(pick.op, read, pick.attributes))
         return copy.append(Node(computed.op, tuple(operands), computed.attributes))
 
     return without_dead_code(with_rewritten(program, {result}, rewrite))

@@ -20,7 +20,7 @@ from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.transforms.ordered_images import ViewedProgram
+from mirage_eg.transforms.viewed_program import ViewedProgram
 
 _RANKS = (4, 5)  # of images and volumes
 Groups = tuple[tuple[int, ...], ...]  # the dims of a value; those of one group become one dim

@@ -81,7 +81,8 @@ def simplify(program: Graph) -> Simplification:
     matches = Counter[str]()
     _, stopped = saturate_until(egraph, ("shapes", "simplify"), _LIMITS, matches)
     passes["laws"] = min((plain, _cheapest(egraph, plain, terms.names)), key=weight)
-    if weight(passes["laws"]) >= weight(near := passes["logarithms"]):
+    near = passes["logarithms"]
+    if weight(passes["laws"]) >= weight(near):  # nothing was gained
         passes |= dict.fromkeys(("dead code", "common subexpressions", "laws"), near)
     passes["chains of products"] = after = associate(passes["laws"])
     laws = tuple(sorted((law, count) for law, count in matches.items() if "shape of" not in law))

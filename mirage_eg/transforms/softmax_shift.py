@@ -129,7 +129,8 @@ def _affected(program: Graph, shifted: _Shifted, degrees: dict[int, int]) -> Gra
             if operand not in copy.position:
                 copy.read(operand)
         copy.copy(item, values)
-        ends += [values[0]] * (not degrees[values[0]] and any(degrees[i] for i in item.operands))
+        if not degrees[values[0]] and any(degrees[i] for i in item.operands):
+            ends.append(values[0])
     for end in ends:
         copy.write(end)
     return copy.graph()

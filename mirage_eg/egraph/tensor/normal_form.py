@@ -115,6 +115,8 @@ class _Entries:
             extents = tuple(self._shapes.word(dim)[number] for dim, number in zip(term.dims, segments, strict=True))
             return [(("x", term.term, tuple(segments), tuple(indices), extents),)]
         row, operands = op(term.op), term.operands
+        if not operands:
+            return self._constant(term, segments, indices)
         match row.base:
             case "Add":
                 return [it for operand in operands for it in self.at(operand, segments, indices)]
@@ -153,7 +155,7 @@ class _Entries:
                 return self._average(term, segments, indices)
             case "MaxPool":
                 return self._maximum(term, segments, indices)
-        return self._constant(term, segments, indices)
+        raise AssertionError(f"no rule for the entries of {term.op}")
 
     def _constant(self, term: TypedTerm, segments: Sequence[int], indices: Sequence[Index]) -> list[Monomial]:
         if term.op == "One":

@@ -184,7 +184,7 @@ def _results(function: Any, *inputs: Any) -> list[Any]:
 def in_float64(model: Any) -> Callable[..., Any]:
     """A copy of a model in float64, with its closures over modules, as a function of inputs of any type.
 
-    It has the random numbers of the model in its own type.
+    Where the model draws random numbers in float32, the copy draws the same ones.
     """
     memo: dict[int, Any] = {}
     copied = with_buffers(copy.deepcopy(model, memo)).double()
@@ -212,7 +212,7 @@ def with_buffers(model: Any) -> Any:
 
 
 class _Float32Made(TorchFunctionMode):  # type: ignore[misc]
-    """Makes in float32 what a model makes itself, random numbers for example, and gives it in float64."""
+    """Makes tensors of no other tensor, and random ones like another, in float32, and gives them in float64."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         is_random = function in (torch.rand_like, torch.randn_like)

@@ -179,8 +179,8 @@ def page(rows: Iterable[ModelRow]) -> str:
 
 
 def markdown(table: Table) -> str:
-    """A table in Markdown, without the columns that are empty in each row."""
+    """A table in Markdown, without columns whose cells have neither letters nor digits, such as "–"."""
     head, rows = table
-    kept = [at for at in range(len(head)) if any(any(map(str.isalnum, row[at])) for row in rows)]
+    kept = [at for at in range(len(head)) if any(letter.isalnum() for row in rows for letter in row[at])]
     lines = ([cells[at] for at in kept] for cells in (head, ("---",) * len(head), *rows))
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |\n" for cells in lines)

@@ -39,9 +39,10 @@ from mirage_eg.search.structure import AnyStructure, Load, Structure, expands_pr
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices
 from mirage_eg.search.trace import Traced, Tracer, structure_line, traced_search
 from mirage_eg.transforms.merged_planes import merged_planes
-from mirage_eg.transforms.ordered_images import ViewedProgram, ordered_images
+from mirage_eg.transforms.ordered_images import ordered_images
 from mirage_eg.transforms.pointwise_convolutions import with_convolutions
 from mirage_eg.transforms.softmax_shift import with_shifts
+from mirage_eg.transforms.viewed_program import ViewedProgram
 from mirage_eg.verify.float_check import float_checks
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Verdict

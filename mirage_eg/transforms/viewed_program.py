@@ -1,0 +1,39 @@
+"""A program on views of its inputs: its µGraphs become µGraphs of the given program by transposes and reshapes."""
+
+from dataclasses import dataclass, replace
+
+from mirage_eg.ir import write
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy
+from mirage_eg.ir.node import Node, TensorType
+from mirage_eg.ir.windows import channels_last
+
+
+@dataclass(frozen=True, slots=True)
+class ViewedProgram:
+    """A program, and the same one on views of its inputs: images in the order of their memory, or other shapes."""
+
+    given: Graph
+    program: Graph
+
+    def joined(self, graph: Graph) -> Graph:
+        """A µGraph of the given program, from one of `program`."""
+        copy, inputs = GraphCopy(self.given), list[int]()
+
+        def shaped(value: int, have: TensorType, want: TensorType) -> int:
+            return value if have.shape == want.shape else copy.append(write.reshape(value, want.shape))
+
+        for item in self.given.inputs:
+            copy.append(item)
+        for place, item in enumerate(self.given.inputs):
+            value = copy.append(write.transpose(place, (0, 2, 3, 1))) if is_channels_last(item) else place
+            inputs.append(shaped(value, self.given.input_types[place], graph.input_types[place]))
+        results = map(shaped, copy.inlined(graph, inputs), graph.output_types, self.given.output_types)
+        for value, item in zip([*results], self.given.outputs, strict=True):
+            copy.append(replace(item, operands=(value,)))
+        return copy.graph()
+
+
+def is_channels_last(item: Node) -> bool:
+    """Whether an input is images in this order of memory."""
+    return len(item["shape"]) == 4 and item.get("strides") == channels_last(item["shape"])
