@@ -237,7 +237,7 @@ def models_table() -> str:
     same = ", ".join(f"{name} {rows[0][at]}" for at, name in enumerate(head) if at not in varying)
     versions = ", ".join(f"{name} {version}" for name, version in lines[-1]["versions"].items())
     table = (f"| {' | '.join(row[at] for at in varying)} |\n" for row in (head, ("---",) * len(head), *rows))
-    return f"{len(lines)} models, {versions}. The same in each: {same or 'nothing'}.\n\n{''.join(table)}"
+    return f"{len(lines)} models, {versions}. All rows have: {same or 'nothing alike'}.\n\n{''.join(table)}"
 
 
 def _coverage(line: dict[str, Any]) -> tuple[str, ...]:

@@ -38,8 +38,8 @@ TRIED: Mapping[tuple[str, str, int], str] = {  # by card, workload and batch: wh
     ("NVIDIA H100 80GB HBM3", "softmax", 1): "As on the H200: two launches. 71 candidates.",
     ("NVIDIA H100 80GB HBM3", "log_softmax", 1): "As on the H200: one block a row. 87 candidates.",
     ("NVIDIA H100 80GB HBM3", "group_norm", 1): (
-        "Two launches by [split statistics](../explanation/partition.md#split-statistics), each of which reads the image; not "
-        "measured again since one block can hold a group, as on the H200. 189 candidates."
+        "Two launches by [split statistics](../explanation/partition.md#split-statistics), each of which reads the image. "
+        "The row is older than kernels of one block a group, which the H200 has. 189 candidates."
     ),
     ("NVIDIA H100 80GB HBM3", "gated_mlp_prefill", 1): (
         "Two products of the library and one kernel, as torch.compile has them; the tile of the kernel has 256 elements. 12 "

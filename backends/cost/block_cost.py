@@ -330,8 +330,7 @@ def work_of_tiles(
                 arithmetic += max(elements, operand) * times * item.operations
                 if item.kind is Kind.REDUCTION and shape[-1] < (columns := shapes[item.operands[0]][-1]):
                     halvings += elements * log2(min(WARP, power_of_two(columns))) * times
-    if not ahead:  # four lanes have a row of a product
-        arithmetic += HALVING * halvings
+    arithmetic += 0 if ahead else HALVING * halvings  # four lanes have a row of a product
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     once, steps = _sequential_reductions(block, shapes)
     held = results + besides + (odd if ahead else 0)

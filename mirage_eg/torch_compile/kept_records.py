@@ -1,4 +1,4 @@
-"""Records in small files beside the result cache: one that cannot be read or written costs time, not the model."""
+"""Records in small files of the result cache's folder: one that cannot be read or written costs time, not the model."""
 
 from pathlib import Path
 from typing import TypeVar

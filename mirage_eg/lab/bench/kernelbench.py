@@ -184,7 +184,7 @@ def _results(function: Any, *inputs: Any) -> list[Any]:
 def in_float64(model: Any) -> Callable[..., Any]:
     """A copy of a model in float64, with its closures over modules, as a function of inputs of any type.
 
-    Where the model draws random numbers in float32, the copy draws the same ones.
+    Random numbers of the model in float32 are those of the copy.
     """
     memo: dict[int, Any] = {}
     copied = with_buffers(copy.deepcopy(model, memo)).double()
