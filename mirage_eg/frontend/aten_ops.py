@@ -8,6 +8,7 @@ from mirage_eg.frontend import (
     aten_elementwise,
     aten_encoder,
     aten_experts,
+    aten_fills,
     aten_indicators,
     aten_integers,
     aten_layers,
@@ -23,8 +24,21 @@ from mirage_eg.frontend import (
 from mirage_eg.frontend.aten_call import Call, Handled, Handler
 
 _TABLES = (
-    *(aten_convolution, aten_elementwise, aten_experts, aten_rearrangements, aten_repeats, aten_strided, aten_writes),
-    *(aten_indicators, aten_encoder, aten_layers, aten_library, aten_losses, aten_pooling, aten_quantized),
+    aten_convolution,
+    aten_elementwise,
+    aten_encoder,
+    aten_experts,
+    aten_fills,
+    aten_indicators,
+    aten_layers,
+    aten_library,
+    aten_losses,
+    aten_pooling,
+    aten_quantized,
+    aten_rearrangements,
+    aten_repeats,
+    aten_strided,
+    aten_writes,
 )
 _HANDLERS: dict[str, Handler] = {name: handler for table in _TABLES for name, handler in table.HANDLERS.items()}
 

@@ -1,15 +1,14 @@
-"""ATen's ops that read elements several times (tiles, nearest neighbours), or fill a tensor whose extents depend on sizes."""
+"""ATen's ops that read elements several times: tiles and nearest neighbours."""
 
 from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from mirage_eg.frontend.aten_call import Call, Handler, cast, named, reshaped
+from mirage_eg.frontend.aten_call import Call, Handler, reshaped
 from mirage_eg.frontend.aten_rearrangements import at_places
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
-from mirage_eg.ir.sizes import Dim, SizeExpression
 
 
 def _repeat_interleave(call: Call) -> Tensor:
@@ -56,24 +55,6 @@ def _tile(call: Call) -> Tensor:
     return x
 
 
-def _filled(value: int | None, call: Call) -> Tensor:
-    """A tensor of one number, `fill_value` where None is given; zeros, too, where torch leaves the elements open."""
-    call.ignore("self", "size")
-    number = call.constant(call.take("fill_value") if value is None else value, call.result.dtype)
-    return call.graph.broadcast(number, call.result.shape) if call.result.shape else number
-
-
-def _places(call: Call) -> Tensor:
-    """0, 1, … below a multiple of a size: torch computes what an input can be."""
-    call.require("start", None, 0)
-    call.require("step", None, 1)
-    call.ignore("end")
-    [extent] = call.result.shape
-    if isinstance(extent, Dim) or not isinstance(extent, SizeExpression):
-        raise UnsupportedError(f"{extent} numbers, wanted a multiple of a size")
-    return cast(call.graph.iota(extent), call.result.dtype)
-
-
 HANDLERS: Mapping[str, Handler] = {
     "aten.repeat_interleave.self_int": _repeat_interleave,
     "aten.repeat.default": _tile,
@@ -82,8 +63,4 @@ HANDLERS: Mapping[str, Handler] = {
         for dims in (1, 2, 3)
         for overload in ("vec", "default")
     },
-    **named("arange.default arange.start arange.start_step", _places),
-    **named("empty_like.default new_empty.default zeros_like.default new_zeros.default", partial(_filled, 0)),
-    **named("ones_like.default new_ones.default", partial(_filled, 1)),
-    **named("full_like.default new_full.default", partial(_filled, None)),
 }

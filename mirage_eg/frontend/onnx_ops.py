@@ -9,6 +9,7 @@ from mirage_eg.frontend import (
     onnx_elementwise,
     onnx_layers,
     onnx_older,
+    onnx_quantization,
     onnx_random,
     onnx_rearrangements,
     onnx_resize,
@@ -16,7 +17,7 @@ from mirage_eg.frontend import (
 )
 from mirage_eg.frontend.onnx_values import Operator
 
-_TABLES = (onnx_elementwise, onnx_layers, onnx_random, onnx_rearrangements, onnx_resize, onnx_windows)
+_TABLES = (onnx_elementwise, onnx_layers, onnx_quantization, onnx_random, onnx_rearrangements, onnx_resize, onnx_windows)
 OPERATORS: Mapping[str, Operator] = {name: operator for table in _TABLES for name, operator in table.OPERATORS.items()}
 OLDER: Mapping[str, tuple[int, Operator]] = {**onnx_older.OPERATORS, **onnx_resize.OLDER}
 """Operators that once had another meaning, with the opset before which they have it."""
