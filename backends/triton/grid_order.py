@@ -27,15 +27,18 @@ def grid_order(graph: Graph, inputs: Sequence[Pointer], outputs: Sequence[Pointe
     if any(item.kind is Kind.MATMUL for item in graph.nodes):
         grid = [*map(most, graph.grid)]
         return min(permutations(dims), key=lambda order: _read_bytes(order, grid, read))  # the first one is as given
-    written = zip(outputs, (item["omap"] for item in graph.outputs), strict=True)
-    pointer, targets = max((*read, *written), key=lambda pair: _bytes(pair[0]))
+    moving = [*read, *zip(outputs, (item["omap"] for item in graph.outputs), strict=True)]
+    pointer, targets = max(moving, key=lambda pair: _bytes(pair[0]))
     new = [dim for dim in dims if targets[dim] == NEW_DIM]
     moved = {dim: new.index(dim) if dim in new else len(new) + targets[dim] for dim in dims if targets[dim] != REPLICATED}
     steps = {dim: most(pointer.strides[moved[dim]]) if dim in moved else 0 for dim in dims}
     order = sorted(dims, key=lambda dim: (steps[dim], -dim))
     again = dict.fromkeys(dims, False)
     for place, dim in enumerate(order):
-        between = _bytes(pointer) // prod(most(graph.grid[it]) for it in order[place:])
+        between = sum(
+            _bytes(it) // prod(most(graph.grid[outer]) for outer in order[place:] if to[outer] != REPLICATED)
+            for it, to in moving
+        )
         lost = (it for it, targets in read if targets[dim] == REPLICATED and _bytes(it) * _SHARE > between)
         again[dim] = graph.grid[dim] != 1 and between > _CACHED and any(lost)
     return tuple(sorted(order, key=lambda dim: not again[dim]))

@@ -34,6 +34,7 @@ class SearchHeuristics:
     tile_step: int = 16  # between extents that are tried for one padded tile
     loop_counts: int = 4  # tried for one padded tile, besides those without a rest
     least_split: int = 32  # of a part of a split reduction
+    least_long_part: int = 65_536  # likewise, where there are more parts than multiprocessors
 
     fewest_segment_states: int = 500  # of each split of a segment at least
     long_contraction: int = 512  # a longer one needs a loop over it, or a split

@@ -1,4 +1,5 @@
-"""Merged planes: rows and columns of images, and planes of volumes, as one dim, where all ops treat them alike.
+"""Merged planes: rows and columns of images, planes of volumes, and dims that are reduced together, as one dim, where all ops
+treat them alike.
 
 A 1×1 convolution is a product over all H·W positions, but biases and activations of its image have H and W as dims of their
 own. The search would tile both, and pad each; a plane of 7×7 in tiles of 8×16 is 2.6 times its size, and its rows are not
@@ -44,7 +45,13 @@ def _groups(program: Graph) -> list[Groups] | None:
         axes = infer_axes(program)
     except UnsupportedError:
         return None
-    pairs = _planes(axes, all(item.kind in _POINTWISE for item in program.nodes))
+    pairs = _planes(axes)
+    if all(item.kind in _POINTWISE for item in program.nodes):
+        reduced = ((item.operands[0], item["dim"]) for item in program.nodes if item.kind is Kind.REDUCTION)
+        pairs |= {pair for value, dim in reduced for pair in pairwise(axes.dims[value][dim])}
+    else:
+        pairs &= {pair for dims in axes.dims for dim in dims for pair in pairwise(dim)}
+    pairs = _adjacent(axes, pairs)
     if not pairs:
         return None
     groups = []
@@ -62,23 +69,23 @@ def _groups(program: Graph) -> list[Groups] | None:
 _POINTWISE = frozenset({Kind.BOUNDARY, Kind.ELEMENTWISE, Kind.REDUCTION, Kind.REARRANGEMENT})
 
 
-def _planes(axes: Axes, pointwise: bool) -> set[tuple[int, int]]:
-    """The axes of rows and columns of images, and of planes of volumes, that are adjacent in every value with one of them, and
-    one dim somewhere unless all ops are `pointwise`."""
-    pairs = {
+def _planes(axes: Axes) -> set[tuple[int, int]]:
+    """The axes of rows and columns of images, and of planes of volumes."""
+    return {
         (one[0], other[0])
         for dims in axes.dims
         if len(dims) in _RANKS
         for one, other in pairwise(dims[2:])
         if len(one) == len(other) == 1
     }
-    if not pointwise:
-        pairs &= {pair for dims in axes.dims for dim in dims for pair in pairwise(dim)}
+
+
+def _adjacent(axes: Axes, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """The pairs of axes that are adjacent in every value with one of them."""
     for dims in axes.dims:
         order = [axis for dim in dims for axis in dim]
         near = {*pairwise(order)}
-        bare = {pair for pair in pairs if not {*pair}.isdisjoint(order) and pair not in near}
-        pairs -= bare
+        pairs = {pair for pair in pairs if {*pair}.isdisjoint(order) or pair in near}
         for place, dim in enumerate(dims):  # a dim of extent 1 between the two
             if not dim and 0 < place < len(dims) - 1 and dims[place - 1] and dims[place + 1]:
                 pairs.discard((dims[place - 1][-1], dims[place + 1][0]))

@@ -85,6 +85,20 @@ def test_what_is_elementwise_along_planes_has_them_as_one_dim(plane: tuple[int, 
     )
 
 
+def test_what_is_reduced_as_one_dim_is_one_dim_of_the_inputs() -> None:
+    p = new_kernel_graph()
+    x, y = (p.new_input((6, 5), "float32", name) for name in "xy")
+    p.mark_output(p.sum(p.reshape(p.abs(x - y), (30,)), 0))
+    merged = merged_planes(p.graph())
+    assert merged is not None and [kind.shape for kind in merged.program.input_types] == [(30,), (30,)]
+
+
+def test_dims_of_which_one_is_reduced_are_left() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.sum(p.abs(p.new_input((6, 5), "float32", "x")), 1))
+    assert merged_planes(p.graph()) is None
+
+
 def test_convolutions_keep_their_planes() -> None:
     p = new_kernel_graph()
     x = p.new_input((2, 4, 6, 5), "float32", "x")

@@ -23,6 +23,7 @@ from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
 from mirage_eg.search.structure import SplitReduction, Structure, in_loop
 
 MAX_GRID_DIMS = 3
+_MOST_ROUNDS = 8  # thread blocks of a multiprocessor, of kernels with partial results
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, f
     for split_count in _split_counts(kernels[0], axes, limits):
         options = [_options(kernel, axes, limits, filters, split_count) for kernel in kernels]
         if len(options) == 2:
-            few, many = limits.multiprocessors // 2, 8 * limits.multiprocessors
+            few, many = limits.multiprocessors // 2, _MOST_ROUNDS * limits.multiprocessors
             options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
             options[1].sort(key=partial(_unfit, kernels[1], limits))
             pairs = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
@@ -199,12 +200,16 @@ def _divides_well(size: int) -> bool:
 
 
 def _split_counts(kernel: TiledKernel, axes: Axes, limits: TileLimits) -> list[int]:
-    """Numbers of parts of a split-K axis: powers of two with parts of at least 32, or any divisors of a short axis."""
+    """Numbers of parts of a split-K axis: powers of two with parts of at least 32, or any divisors of a short axis.
+
+    Long parts may be several for each multiprocessor: one that has one block waits for most of its loads.
+    """
     if kernel.split_axis is None:
         return [1]
     size = axes.sizes[kernel.split_axis]
     ragged = kernel.split_axis not in kernel.equal
-    powers = [1 << power for power in range(1, limits.multiprocessors.bit_length()) if 1 << power <= limits.multiprocessors]
+    most = max(limits.multiprocessors, min(_MOST_ROUNDS * limits.multiprocessors, size // SEARCH.least_long_part))
+    powers = [1 << power for power in range(1, most.bit_length()) if 1 << power <= most]
     usual = [
         count
         for count in powers
@@ -318,7 +323,8 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
 def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_count: int, filters: Filters) -> list[int]:
     """Loop counts with tiles of 16 to 512, or any divisors if the axis is shorter or the filters require it.
 
-    A tile of an axis that a product contracts together with others has 16 terms with theirs.
+    A tile of a loop without products may be as long as what an iteration loads. One of an axis that a product contracts
+    together with others has 16 terms with theirs.
     """
     least = -(-16 // _terms_of_a_place(kernel, looped, sizes))
     blocks = split_count if looped == kernel.split_axis else 1
@@ -327,8 +333,11 @@ def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_c
     ragged = _ragged_loops(kernel, looped, sizes[looped], blocks) if looped not in kernel.equal else {}
     if filters.franges is not None:
         return sorted({count for count in (*divisors, *ragged) if count in filters.franges})
+    longest = 512 if any(step.kind is Kind.MATMUL for step in kernel.structure.steps) else SEARCH.looped_elements
     usual = [
-        count for count in divisors if count > 1 and least <= size // count <= 512 and not size // count & (size // count - 1)
+        count
+        for count in divisors
+        if count > 1 and least <= size // count <= longest and not size // count & (size // count - 1)
     ]
     return usual + list(ragged) or [count for count in divisors if count > 1]
 

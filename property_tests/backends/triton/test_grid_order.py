@@ -9,9 +9,9 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 
-def launched(rows: int, columns: int) -> tuple[int, ...]:
-    """The grid of x + w as it is launched: x has rows for each of 64 channels, in tiles of 2 rows and 2048 columns."""
-    graph, block = new_kernel_graph(), new_threadblock_graph((rows // 2, 64, columns // 2048))
+def launched(rows: int, columns: int, tile: int = 2) -> tuple[int, ...]:
+    """The grid of x + w as it is launched: x has rows for each of 64 channels, in tiles of so many rows and 2048 columns."""
+    graph, block = new_kernel_graph(), new_threadblock_graph((rows // tile, 64, columns // 2048))
     x, w = graph.new_input((rows, 64, columns), "float32", "x"), graph.new_input((64, columns), "float32", "w")
     tiles = block.new_input(x, (0, 1, 2)), block.new_input(w, (-1, 0, 1))
     block.new_output(block.add(*tiles), (0, 1, 2))
@@ -23,6 +23,10 @@ def launched(rows: int, columns: int) -> tuple[int, ...]:
 @pytest.mark.parametrize("rows", [4, 16, 64])
 def test_rows_that_share_a_large_tensor_follow_each_other(rows: int) -> None:
     assert launched(rows, 65536) == (rows // 2, 32, 64)
+
+
+def test_what_the_cache_loses_counts_the_bytes_of_all_tensors() -> None:
+    assert launched(16, 65536, tile=1) == (16, 32, 64)  # 16 MiB of x, and as many of w and of the result
 
 
 def test_what_a_cache_holds_is_read_in_the_order_of_memory() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.liveness import live_bytes
+from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
@@ -89,6 +90,17 @@ def test_an_iteration_without_products_loads_few_elements(columns: int, stages: 
     [block], [schedule] = graph.blocks, usual_schedules(graph, "sm_90")
     assert block.loop > 1 and 1_024 <= prod(block.types[0].shape) <= 4_096
     assert schedule.num_stages == stages  # copies of single elements take several times as long
+
+
+@pytest.mark.parametrize(("elements", "least", "most"), [(1 << 30, 512, 1_056), (1 << 20, 1, 132)])
+def test_a_long_sum_has_parts_that_keep_the_memory_busy(elements: int, least: int, most: int) -> None:
+    program = new_kernel_graph()
+    x, y = (program.new_input((elements,), "float32", name) for name in "XY")
+    program.mark_output(program.mean(program.abs(x - y), 0), name="O")
+    graph = cheapest(program.graph())[2]
+    first, _ = graph.blocks
+    assert least <= prod(first.grid) <= most
+    assert elements < 1 << 30 or predict_us(graph, DEVICE) < 1.1 * 8 * elements / DEVICE.memory_bandwidth * 1e6
 
 
 def test_an_iteration_that_multiplies_vectors_loads_what_registers_hold() -> None:
