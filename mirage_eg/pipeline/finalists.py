@@ -107,8 +107,7 @@ def find_finalists(
 def _untuned_first(run: Run, library: Found, groups: Groups) -> Groups:
     """The library form and the groups; the µGraph that would be first without tuning leads its group, which leads all."""
     chosen = with_library(choose(groups, library, run, run.options.top), library)
-    likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in chosen]
-    [first] = _lowered(chosen, ordered(likely, run.options)[:1])
+    [first] = _lowered(chosen, ordered(_likely(chosen), run.options)[:1])
 
     def is_other(entry: Found) -> bool:
         return entry is not first.found
@@ -137,16 +136,17 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
     Without a GPU those compile that may be the first, by prediction at once, others when it turns out that they may.
     """
     verified = Verified()
+    if not run.wanted.others and not run.on_gpu:
+        chosen = _lowered(chosen, ordered(_likely(chosen), run.options))
     with suppress(OverdueError):
         with ending(run.until):  # sizes of checks are found by evaluating parts
             in_turn = large_checks_last(run.until, chosen, reference.size_of_check)
         for batch in within_budget(run.until, in_turn):
-            likely = [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in batch]
-            some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, likely))
+            some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, _likely(batch)))
             with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:
                 verified = verified.joined(verify(run, reference, batch, primitive, compiled))
-            if run.on_gpu and not run.wanted.others and any(it.compile.ok for it in _good(verified)):
-                return verified  # the others were slower
+            if not run.wanted.others and _has_the_first(run, verified, chosen):
+                return verified  # the others are slower
     while waiting := _that_may_be_first(run, verified.equal):
         made = dict(zip((it.graph for it in waiting), compiler.compile(_lowered(chosen, waiting)), strict=True))
         verified = replace(verified, equal=tuple(_with_program(it, made.get(it.graph)) for it in verified.equal))
@@ -154,6 +154,16 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
         note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
         verified = replace(verified, notes=(note,))
     return verified
+
+
+def _has_the_first(run: Run, verified: Verified, chosen: Sequence[Lowered]) -> bool:
+    """Whether a fused candidate is good and compiles, and is as fast as those not verified; tuned ones come in their order."""
+    compiled = [it.us for it in _good(verified) if it.compile.ok]
+    if run.on_gpu or run.is_part or not compiled:
+        return run.on_gpu and bool(compiled)
+    done = {it.graph for it in verified.equal} | {it.graph for it, _ in verified.rejected}
+    left = (it.found.predicted_us for it in chosen if it.fused and it.graph not in done)
+    return min(compiled) <= HEURISTICS.close * min(left, default=inf)
 
 
 def _that_may_be_first(run: Run, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -164,6 +174,11 @@ def _that_may_be_first(run: Run, candidates: Sequence[Candidate]) -> list[Candid
         groups += [[it for it in candidates if it.kernels == count] for count in {it.kernels for it in candidates}]
     found = [it for group in groups for it in on_which_the_first_depends(group, run.options) if not it.compile.tried]
     return [*{it.graph: it for it in found}.values()]
+
+
+def _likely(chosen: Sequence[Lowered]) -> list[Candidate]:
+    """The µGraphs as candidates that are equal and compile."""
+    return [candidate_of(entry, UNWRITTEN, EQUAL_TO_ITSELF, NO_ERROR) for entry in chosen]
 
 
 def _lowered(chosen: Sequence[Lowered], candidates: Sequence[Candidate]) -> list[Lowered]:

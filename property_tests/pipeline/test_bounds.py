@@ -262,6 +262,16 @@ def test_candidates_behind_the_first_are_verified_where_they_are_wanted(monkeypa
     assert len(fused[0]) > len(fused[1]) == 1 and fused[1][0].compile.ok and fused[1][0].float_check.ok
 
 
+def test_without_a_gpu_none_is_verified_behind_the_first_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
+    p = mi.new_kernel_graph()
+    p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
+    options = Options(device="cpu", jobs=1, cache=False, budget=60.0, top=4)
+    every, one = (optimize_wanted("", p.graph(), options, Wanted(others=it)).candidates for it in (True, False))
+    fused = [[it for it in found if it.fused] for found in (every, one)]
+    assert len(fused[0]) > len(fused[1]) == 1
+    assert fused[1][0].graph == fused[0][0].graph and fused[1][0].compile.ok
+
+
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))
 def test_a_budget_bounds_the_candidates_that_are_verified(count: int, library: int, pace: float, budget: float) -> None:
     graph = written(group_norm)

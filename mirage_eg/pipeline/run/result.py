@@ -21,8 +21,8 @@ class Wanted:
 
     `diagnosis`: why no kernel is fused, and a verdict on each kernel. `proofs`: of all candidates; else only where tests leave
     open whether one is equal.
-    `others`: candidates behind the first; else those that are slower are not verified on a GPU. `winning`: kernels that are
-    predicted not to lose against the program as Inductor compiles it; else nothing is verified or compiled.
+    `others`: candidates behind the first; else those that are slower are not verified. `winning`: kernels that are predicted
+    not to lose against the program as Inductor compiles it; else nothing is verified or compiled.
     """
 
     diagnosis: bool = True
