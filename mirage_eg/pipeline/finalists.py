@@ -79,7 +79,8 @@ def find_finalists(
     most_us = _most_us_of_a_first(run, verified)
     compiled = search.plans
     if not run.on_gpu and partitioner is not None:
-        compiled = partitioner.compiling(search.plans, compiler, most_us)
+        others = frozenset(entry.graph for entry in chosen).difference(it.graph for it in verified.equal if it.compile.tried)
+        compiled = partitioner.compiling(search.plans, compiler, most_us, others)
     if compiled is not search.plans:
         search = replace(search, plans=compiled)
         candidates = [*search.candidates, *equal.candidates]

@@ -1,7 +1,7 @@
 """The stage that partitions a program into kernels: it searches segments, and keeps the cheapest plan of each kernel count."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -217,15 +217,15 @@ class Partitioner:
         composed = partial(mugraph_of, self._run.options, self._run.device, self._primitive)  # for other processes, too
         return PlanChoices(tuple((part, *self._finder.others(part)) for part in plan.parts), composed)
 
-    def compiling(self, search: PlanSearch, compiler: Compiler, most_us: float) -> PlanSearch:
-        """Plans of which those of at most `most_us` compile: others get the next best extents for a kernel that does not, or
-        other segments.
+    def compiling(self, search: PlanSearch, compiler: Compiler, most_us: float, others: Collection[Graph] = ()) -> PlanSearch:
+        """Plans of which those of at most `most_us` compile, but for the `others`, which are not the first even if they do:
+        one gets the next best extents for a kernel that does not, or other segments.
 
         With a budget plans are compiled as long as it lasts; with a small `top` so many of them.
         """
         for attempt in count():
             firsts = [first for first, *_ in search.candidates[: self._run.options.top] if first.predicted_us <= most_us]
-            best = [lower(first, self._run.device) for first in firsts]
+            best = [it for first in firsts if (it := lower(first, self._run.device)).graph not in others]
             batches = within_budget(self._run.until, best)
             compiled = [pair for batch in batches for pair in zip(batch, compiler.compile(batch), strict=True)]
             broken = frozenset(block for entry, made in compiled if not made.record.ok for block in _broken(entry, made.record))

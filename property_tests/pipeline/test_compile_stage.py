@@ -1,18 +1,21 @@
 """A run ends with kernels that compile, whatever the bounds of shared memory said of them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_eg.backends.triton import compile as compiler
+from mirage_eg.backends.triton.bounded_compile import compile_within
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import Schedule, fewer_stages
 from mirage_eg.backends.triton.targets import TARGETS
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
+from mirage_eg.pipeline import compile_stage
 from mirage_eg.pipeline.compile_stage import fitting
 from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.cache import is_as_written
@@ -56,6 +59,22 @@ def test_where_the_kernels_fit_nothing_is_changed() -> None:
     assert candidates[0] in tried and next(it for it in candidates if it.fused) in tried
     others = [candidate for candidate in candidates if candidate not in tried]
     assert others and all(it.compile.compiles is None and is_as_written(it, two_products()) for it in others)
+
+
+def test_plans_that_are_not_the_first_even_if_they_compile_are_only_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, program = set[str](), new_kernel_graph()
+    x, *weights = (program.new_input(shape) for shape in ((8, 512), (512, 512), (512, 512)))
+    w, v = (program.matmul(program.rms_norm(x, 512), weight) for weight in weights)
+    program.mark_output(program.mul(program.silu(w), v))
+
+    def noted(source: str, *given: Any) -> list[KernelCompile]:
+        tried.add(source)
+        return compile_within(source, *given)
+
+    monkeypatch.setattr(compile_stage, "compile_within", noted)
+    options = Options(cache=False, jobs=1, device="cpu", top=3, prefer_few_kernels=True)
+    candidates = optimize("mlp", program.graph(), options).candidates
+    assert tried == {it.source for it in candidates if it.compile.tried} and len(tried) < len(candidates)
 
 
 def test_a_kernel_that_does_not_fit_is_written_with_fewer_stages(monkeypatch: pytest.MonkeyPatch) -> None:
