@@ -16,6 +16,8 @@ from mirage_eg.ir.result_dtypes import WRAPPING, result_dtype
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeExpression, divisor, read_dims
 
+_NO_DIMS = frozenset[int]()
+
 
 class Checker:
     """The nodes of a graph that grows, with types, phases and grid dependence; `Graph` and the builders use it."""
@@ -41,11 +43,9 @@ class Checker:
         try:
             _check_form(self, item)
             operands = [self.types[i] for i in item.operands]
-            operand_phases = {self.phases[i] for i in item.operands}
-            phase = max(operand_phases, default=Phase.PROLOGUE)
-            varies = frozenset[int]().union(*(self.grid_dims[i] for i in item.operands))
+            phase, varies = Phase.PROLOGUE, _NO_DIMS
             if self.level is Level.BLOCK:
-                phase, varies = _block_dependence(self, item, phase, operand_phases, varies)
+                phase, varies = _block_dependence(self, item)
             outputs = [_output_type(self, item, operands[0], varies)] if item.op == "output" else []
             results = [] if outputs else _result_types(self, item, operands)
             cuts = _cuts(self, item, operands, results)
@@ -77,20 +77,22 @@ def _check_form(checker: Checker, item: Node) -> None:
     for operand in item.operands:
         if not 0 <= operand < len(checker.types):
             raise GraphError(f"got operand %{operand}; wanted one of the {len(checker.types)} values before this node")
-    for name, kind in row.attributes.items():
-        if item.get(name) is None:
-            if not kind.endswith("?"):
-                raise GraphError(f"attribute `{name}` is missing")
-        elif not _is_of(item[name], kind.rstrip("?")):
-            raise GraphError(f"got {name} = {item[name]!r}, wanted {kind.rstrip('?')}")
-        elif kind.startswith("rational") and abs(item[name]) > _LARGEST:
-            raise GraphError(
-                f"got {name} of about 10^{decimal_exponent(item[name])}, wanted at most 1.8e308, as a float64 holds"
-            )
-        elif name == "dtype" and item[name] not in DType.__members__:
-            raise GraphError(f"got dtype {item[name]!r}, wanted one of {', '.join(DType)}")
-    if unknown := set(item.mapping) - set(row.attributes):
-        raise GraphError(f"got unknown attribute `{min(unknown)}`; it takes {', '.join(row.attributes) or 'none'}")
+    given, kinds = item.mapping, row.given
+    for name in row.required:
+        if given.get(name) is None:
+            raise GraphError(f"attribute `{name}` is missing")
+    for name, value in given.items():
+        kind = kinds.get(name)
+        if kind is None:
+            raise GraphError(f"got unknown attribute `{name}`; it takes {', '.join(kinds) or 'none'}")
+        if value is None:
+            continue
+        if not _is_of(value, kind):
+            raise GraphError(f"got {name} = {value!r}, wanted {kind}")
+        if kind == "rational" and abs(value) > _LARGEST:
+            raise GraphError(f"got {name} of about 10^{decimal_exponent(value)}, wanted at most 1.8e308, as a float64 holds")
+        if name == "dtype" and value not in DType.__members__:
+            raise GraphError(f"got dtype {value!r}, wanted one of {', '.join(DType)}")
 
 
 _LARGEST = Fraction(float_info.max)
@@ -202,7 +204,7 @@ def _cuts(checker: Checker, item: Node, operands: Sequence[TensorType], results:
     if item.op == "input" and checker.level is Level.BLOCK:
         parts = enumerate(zip(item["shape"], results[0].shape, strict=True))
         return tuple(_cut(extent, part, _splits(checker, item, dim)) for dim, (extent, part) in parts)
-    if item.op == "output" or not any(operand in checker.cuts for operand in item.operands):
+    if not checker.cuts or item.op == "output" or not any(operand in checker.cuts for operand in item.operands):
         return ()
     known = [checker.cuts.get(i, (None,) * len(kind.shape)) for i, kind in zip(item.operands, operands, strict=True)]
     shapes = [kind.shape for kind in operands]
@@ -221,10 +223,10 @@ def _cut(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> Cut | Non
     return Cut(extent, part, tuple(reversed(steps)))
 
 
-def _block_dependence(
-    checker: Checker, item: Node, phase: Phase, operand_phases: set[Phase], varies: frozenset[int]
-) -> tuple[Phase, frozenset[int]]:
-    kind = item.kind
+def _block_dependence(checker: Checker, item: Node) -> tuple[Phase, frozenset[int]]:
+    operand_phases = {checker.phases[i] for i in item.operands}
+    phase = max(operand_phases, default=Phase.PROLOGUE)
+    varies = _NO_DIMS.union(*(checker.grid_dims[i] for i in item.operands))
     if item.op == "input":
         looped = item.get("fmap", REPLICATED) != REPLICATED and checker.loop > 1
         maps = enumerate(zip(checker.grid, item.get("imap") or (), strict=False))
@@ -232,7 +234,7 @@ def _block_dependence(
         return (Phase.LOOP if looped else Phase.PROLOGUE), varies
     if operand_phases >= {Phase.LOOP, Phase.EPILOGUE}:
         raise GraphError("got one operand that varies over the loop and one computed after it; accumulate the first")
-    if kind is Kind.ACCUMULATOR:
+    if item.kind is Kind.ACCUMULATOR:
         if phase is Phase.EPILOGUE:
             raise GraphError("got an operand computed after the loop; an accumulator takes one from the loop or before it")
         return Phase.EPILOGUE, varies

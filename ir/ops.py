@@ -8,6 +8,7 @@ ops compute: the algebras, the emitter and the rules are functions of them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -51,7 +52,7 @@ KERNEL_AND_BLOCK = KERNEL | BLOCK
 EVERYWHERE = frozenset(Level)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Op:
     """One row of the op table.
 
@@ -81,6 +82,16 @@ class Op:
     reduction: str = ""  # the reduction that an accumulator performs over the loop
     call: Call | None = None  # torch's expression, of operands, attributes and shapes; of an elementwise op its record has it
     noun: str = ""  # names the result in emitted kernels
+
+    @cached_property
+    def given(self) -> Mapping[str, str]:
+        """The type of each attribute, where it is given."""
+        return {name: kind.rstrip("?") for name, kind in self.attributes.items()}
+
+    @cached_property
+    def required(self) -> tuple[str, ...]:
+        """The attributes that may not be absent."""
+        return tuple(name for name, kind in self.attributes.items() if not kind.endswith("?"))
 
 
 def _rms(apply: Apply, operands: Sequence[Any], shapes: Sequence[Shape], attributes: Attributes) -> Any:

@@ -79,6 +79,7 @@ class LoadedCommand:
     declared: frozenset[str] = frozenset()
 
 
+@lru_cache(maxsize=64)
 def loaded_commands(files: tuple[tuple[str, str], ...], sorts: tuple[tuple[str, Signature], ...]) -> tuple[LoadedCommand, ...]:
     """The commands of files (path and text), each parsed once for the e-graphs of all targets."""
     return tuple(it for path, text in files for it in _of_file(path, text, sorts))

@@ -22,7 +22,7 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
-from mirage_eg.verify.restriction import JointAxes
+from mirage_eg.verify.restriction import joint_axes
 
 AVERAGES = frozenset(("sum", "mean"))
 MOST_ELEMENTS = 1 << 26  # of inputs and outputs, where an axis has no smaller size: a guess costs more than it saves
@@ -58,7 +58,7 @@ def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
 def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
     """For inner values of the µGraph the values of the program that seem to be the same."""
     try:
-        joint = JointAxes(program, candidate)
+        joint = joint_axes(program, candidate)
         small, kernels = joint.at(joint.tiny())
         if sum(prod(kind.shape) for kind in (*small.input_types, *small.output_types)) > MOST_ELEMENTS:
             return {}

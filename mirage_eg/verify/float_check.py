@@ -62,6 +62,12 @@ def float_checks(
     return _Checker(reference).check_all(candidates, on_progress)
 
 
+@with_own_threads
+def overflows(reference: Reference, candidate: Graph) -> bool:
+    """Whether a candidate is not finite on far inputs where the program in float64 is, as `float_checks` would say."""
+    return _Checker(reference).overflows(candidate)
+
+
 class _TrialResult(NamedTuple):
     """The result of one trial: the largest error, the first difference, and whether every output has a finite element.
 
@@ -96,16 +102,14 @@ class _Checker:
 
     def check_all(self, candidates: Sequence[Graph], on_progress: Callable[[int, int], None]) -> list[FloatCheck]:
         """See `float_checks`."""
-        names = far_names(self._inputs.primitive)
+        names = self._far_names(candidates)
         usual: list[_TrialResult] = []
         far: list[list[_TrialResult]] = [[] for _ in candidates]
-        graphs = (self._program, *candidates)
-        names += ZEROS[:1] if any(map(has_case_at_zero, graphs)) else ()
         done, total, magnitude = 0, len(candidates) * (1 + len(names)), 1.0
         for name in (*names, None):  # large inputs are in memory after the verdict
-            trial = self._inputs.far(name) if name and name in FAR else self._inputs.numbers(name or self._inputs.usual)
-            if name in ZEROS and not all(map(isfinite, self._inputs.own_errors(trial))):
-                continue  # the types of the program do not hold what it computes there
+            trial = self._trial(name)
+            if trial is None:
+                continue
             allowed = self._allowed(trial)
             magnitude = trial.magnitude if name == "large" else magnitude
             check = self._on_far if name else self._on_usual
@@ -121,6 +125,32 @@ class _Checker:
         return [
             _check(first, rest, self._tolerance(candidate), magnitude)
             for candidate, first, rest in zip(candidates, usual, far, strict=True)
+        ]
+
+    def overflows(self, candidate: Graph) -> bool:
+        """See `overflows`."""
+        trials = (self._trial(name) for name in self._far_names([candidate]))
+        return any(trial is not None and self._leaves_range(candidate, trial) for trial in trials)
+
+    def _leaves_range(self, candidate: Graph, trial: FloatTrial) -> bool:
+        xp, got = self._xp, self._as_kernels_compute(candidate, trial.inputs)
+        lost = (xp.isfinite(want) & ~xp.isfinite(x) for x, want in zip(got, self._wanted(trial), strict=True))
+        return any(bool(it.any()) for it in lost)
+
+    def _far_names(self, candidates: Sequence[Graph]) -> list[str]:
+        at_zero = any(map(has_case_at_zero, (self._program, *candidates)))
+        return [*far_names(self._inputs.primitive), *(ZEROS[:1] if at_zero else ())]
+
+    def _trial(self, name: str | None) -> FloatTrial | None:
+        """Inputs of this kind, usual ones for None; no trial where the types of the program do not hold what it computes."""
+        trial = self._inputs.far(name) if name and name in FAR else self._inputs.numbers(name or self._inputs.usual)
+        return trial if name not in ZEROS or all(map(isfinite, self._inputs.own_errors(trial))) else None
+
+    def _wanted(self, trial: FloatTrial) -> list[Array]:
+        """The program's results; infinite where they are beyond the range of their type, and so left out."""
+        return [
+            self._xp.where(abs(want) <= largest_of(kind.dtype, want), want, inf)
+            for want, kind in zip(trial.outputs, self._program.output_types, strict=True)
         ]
 
     def _allowed(self, trial: FloatTrial) -> list[float]:
@@ -241,12 +271,7 @@ class _Checker:
     ) -> _TrialResult:
         domain = "float64" if trial.name == self._inputs.usual else f"float64, {trial.name} inputs"
         domain = domain_of(trial.name) if trial.name in ZEROS else domain
-        names, types = self._program.output_names, self._program.output_types
-        wanted = [  # elements beyond the range of their type are left out
-            self._xp.where(abs(want) <= largest_of(kind.dtype, want), want, inf)
-            for want, kind in zip(trial.outputs, types, strict=True)
-        ]
-        share = 0.0
+        names, wanted, share = self._program.output_names, self._wanted(trial), 0.0
         for x, want, error in zip(got, wanted, allowed, strict=True):
             with np.errstate(all="ignore"):
                 wrong = self._xp.where(self._xp.isfinite(want) & self._xp.isfinite(x), abs(x - want), 0)

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate
 from math import prod
 from types import MappingProxyType
@@ -72,7 +73,7 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
     Where more than ELEMENTS are left, also at few indices of other summed axes (`repeated_indices`): of floats not too few.
     """
     try:
-        joint = JointAxes(primitive, candidate)
+        joint = joint_axes(primitive, candidate)
     except (GraphError, UnsupportedError):
         return None
     linear = linear_axes(joint.whole, joint.axes) if sums else frozenset[int]()
@@ -80,7 +81,7 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
     expanded = expand(candidate)
     hides_sums = _sums(expanded) != _sums(candidate)  # in derived ops, which floats compute in a form of their own
     if _elements(found, joint) > ELEMENTS and (sums or not hides_sums):
-        joint = JointAxes(primitive, expanded) if hides_sums else joint
+        joint = joint_axes(primitive, expanded) if hides_sums else joint
         repeated = repeated_axes(joint.whole, joint.axes, 1 if sums else FLOAT_TERMS)
         short = _restricted(joint, frozenset(), repeated) if repeated else None
         found = min(found, short, key=lambda it: _elements(it, joint))
@@ -171,6 +172,12 @@ class JointAxes:
             for values in (self._inputs, self._outputs)
         )
         return inputs, outputs
+
+
+@lru_cache(maxsize=64)
+def joint_axes(program: Graph, candidate: Graph) -> JointAxes:
+    """`JointAxes`, once for the cut, the verdict and the float check of a µGraph."""
+    return JointAxes(program, candidate)
 
 
 def _kept_of(dim: Dim, sizes: Sequence[int], axes: Axes) -> tuple[int, ...]:

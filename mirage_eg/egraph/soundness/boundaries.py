@@ -382,4 +382,5 @@ def _rationals(number: float) -> Iterator[Fraction]:
 
 
 def _is_near(simple: Fraction, exact: Fraction) -> bool:
-    return abs(simple - exact) <= abs(exact) * Fraction(1, 10**12)
+    (p, q), (n, d) = simple.as_integer_ratio(), exact.as_integer_ratio()  # a third of the time of fractions
+    return abs(p * d - n * q) * 10**12 <= abs(n) * q

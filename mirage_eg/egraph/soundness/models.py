@@ -86,8 +86,9 @@ class MaskedFloat64:
         """By the table of `backends.evaluator.floating_point`; undefined where an operand is, but of a selection."""
         with np.errstate(all="ignore"):
             result = floating_point.ELEMENTWISE[op](np, *operands, **attributes)
-            read = () if OPS[op].selects else operands
-            defined = np.logical_and.reduce(np.broadcast_arrays(*map(np.isfinite, (*read, result))))
+            defined = np.isfinite(result)
+            for operand in () if OPS[op].selects else operands:
+                defined = defined & np.isfinite(operand)
             return np.where(defined, result, np.nan)
 
     def equal(self, left: Array, right: Array) -> bool:

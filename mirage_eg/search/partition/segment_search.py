@@ -43,7 +43,7 @@ from mirage_eg.transforms.ordered_images import ordered_images
 from mirage_eg.transforms.pointwise_convolutions import with_convolutions
 from mirage_eg.transforms.softmax_shift import with_shifts
 from mirage_eg.transforms.viewed_program import ViewedProgram
-from mirage_eg.verify.float_check import float_checks
+from mirage_eg.verify.float_check import overflows
 from mirage_eg.verify.reference import Reference
 from mirage_eg.verify.verdict import Verdict
 
@@ -430,7 +430,7 @@ class FieldCheck:
             return None
         with ending(self._until):
             reference, candidate = self._instance(structure)
-            return "overflow" if float_checks(reference, [candidate])[0].overflows else None
+            return "overflow" if overflows(reference, candidate) else None
 
     def is_equal(self, structure: AnyStructure) -> bool:
         """Whether the small instance passes in the fields; floating point is not tried.
