@@ -35,7 +35,7 @@ def _program(folder: Path, body: str) -> str:
 def test_the_command_of_the_page_lists_verifies_and_writes_mutants(tmp_path: Path) -> None:
     (tmp_path / "conv.py").write_text(PROGRAM, encoding="utf-8")
     code, out, err = start_command(
-        "mutants", "conv.py", "--limit", "50", "--out", "mutants", "--every", "x:2", "--json", folder=tmp_path
+        "mutants", "conv.py", "--limit", "30", "--out", "mutants", "--every", "x:2", "--json", folder=tmp_path
     )
     assert code == 0, err
     record = json.loads(out)

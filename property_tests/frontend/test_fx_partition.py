@@ -51,7 +51,7 @@ class RandomModel(torch.nn.Module):
 
 
 @given(st.lists(st.tuples(st.integers(0, len(UNARY) + len(BINARY) - 1), st.integers(0, 99), st.integers(0, 99)), max_size=12))
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_a_random_graph_computes_what_torch_computes(steps: list[Step]) -> None:
     model = RandomModel(steps)
     x = torch.randn(4, 4, generator=torch.Generator().manual_seed(1))

@@ -69,7 +69,7 @@ def products(program: Graph) -> int:
     return sum(item.op == "matmul" for item in program.nodes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=settings.default.max_examples // 2)
 @given(program=programs(TAME | MOVES, attempts=10), seed=st.integers(0, 9))
 def test_the_result_is_equal_and_within_two_percent_of_the_bound(program: Graph, seed: int) -> None:
     def factor(segment: Graph) -> float | None:

@@ -1,6 +1,6 @@
 """Random and everyday programs from `optimize` to the emitted code's numbers: equal, finite, and never slow ones first.
 
-30 random programs in CI, 1,000 nightly; `benchmarks/programs.py` runs them side by side and prints a table.
+2 random programs in CI, 1,000 nightly; `benchmarks/programs.py` runs them side by side and prints a table.
 """
 
 from random import Random
@@ -19,7 +19,7 @@ from property_tests.support.hand_written import inputs_of
 from property_tests.support.parameters import few
 from property_tests.support.random_programs import OP_NAMES, random_program
 
-EXAMPLES = {50: 10, 20: 3}.get(settings.default.max_examples, 1000)  # of the profiles dev, ci, nightly
+EXAMPLES = {50: 10, 20: 2}.get(settings.default.max_examples, 1000)  # of the profiles dev, ci, nightly
 LONG = {"scaled_products", "rotary", "gelu_tanh"} | {
     name for name in EVERYDAY if name.endswith(("_4099", "_32000", "_million"))
 }

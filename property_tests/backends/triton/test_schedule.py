@@ -72,7 +72,7 @@ def test_a_product_of_many_rows_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("rows", [2, 16, 32])
 def test_swapped_products_use_the_wide_matrix_instructions(rows: int) -> None:
-    for graph in (gated_mlp("float16", rows, 512, 256, 2, 4).mugraph, lora("float16", rows, 256, 256, 16, 2, 1).mugraph):
+    for graph in (gated_mlp("float16", rows, 256, 128, 2, 4).mugraph, lora("float16", rows, 128, 128, 16, 2, 1).mugraph):
         with loaded(emit(graph, schedule=Schedule(swapped=True))) as module:
             [(record, kernel)] = compile_module(module, "sm_90")
         assert record.ok and record.spills == 0, record

@@ -202,8 +202,7 @@ def test_rows_longer_than_a_tile_are_read_twice_by_two_kernels(
     "name",
     [
         "softmax",
-        "masked softmax",
-        *(pytest.param(it, marks=pytest.mark.slow) for it in ("softmax of each head", "log-softmax")),
+        *(pytest.param(it, marks=pytest.mark.slow) for it in ("masked softmax", "softmax of each head", "log-softmax")),
     ],
 )
 def test_both_kernels_of_a_long_softmax_are_shifted_by_one_maximum(
