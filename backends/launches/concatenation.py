@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import SUMS
-from mirage_eg.ir.op.moves import JOINS, VIEWS_IN_ORDER
+from mirage_eg.ir.op.library import ROW_READS, ROW_WRITES
+from mirage_eg.ir.op.moves import JOINS, VIEWS, VIEWS_IN_ORDER
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import prepared_values
@@ -46,6 +48,13 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
 
 
 @once_per_graph
+def read_by_copies(graph: Graph) -> Mapping[int, tuple[int, ...]]:
+    """Values that no kernel computes before rows are written in place, and what the kernel that writes the rows reads for each:
+    the two inputs of which an index is the sum, or the parts of a concatenation."""
+    return {**summed_indices(graph), **copied_parts(graph)}
+
+
+@once_per_graph
 def summed_indices(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """The indices of rows in place that the kernel which writes the rows computes: the two inputs of which each is the sum.
 
@@ -59,6 +68,29 @@ def summed_indices(graph: Graph) -> Mapping[int, tuple[int, ...]]:
         if all(graph.nodes[reader].operands[1] == values[0] for reader in graph.readers[values[0]])
         if all(graph.node_of[it].op == "input" and graph.types[it].dtype is DType.int64 for it in item.operands)
         if all(extent == 1 for it in item.operands for extent in graph.types[it].shape)
+    }
+
+
+@once_per_graph
+def copied_parts(graph: Graph) -> Mapping[int, tuple[int, ...]]:
+    """The concatenations whose parts are written as rows in place, one after another: their operands.
+
+    Nothing else reads them, and no part lies in an input, which the same kernel might write. The keys of which an embedding of
+    places turns some dims are such rows.
+    """
+    in_place = rows_in_place(graph)
+
+    def is_copied(item: Node, value: int) -> bool:
+        match [graph.numbered()[reader] for reader in graph.readers[value]]:
+            case [(write, [made])] if made in in_place and write.operands[2] == value and write["dim"] != item["dim"]:
+                shown = {graph.node_of[graph.behind(part, VIEWS | ROW_READS)].op for part in item.operands}
+                return shown.isdisjoint({"input", *ROW_WRITES})
+        return False
+
+    return {
+        value: graph.nodes[place].operands
+        for place, value in _copying_concats(graph).items()
+        if is_copied(graph.nodes[place], value)
     }
 
 
@@ -76,10 +108,11 @@ def _of_rows(graph: Graph, copying: Collection[int]) -> set[int]:
 def copying_nodes(graph: Graph) -> dict[int, int]:
     """The values of copies that are launched, by the positions of their nodes: rows in place, and concatenations.
 
-    A concatenation whose operands kernels write at their places is not, nor is one of weights alone.
+    A concatenation whose operands kernels write at their places is not, nor is one of weights alone, or of rows in place.
     """
-    rows = {graph.makers[value]: value for value in rows_in_place(graph)}
-    return dict(sorted((rows | _copying_concats(graph)).items()))
+    rows, parts = {graph.makers[value]: value for value in rows_in_place(graph)}, copied_parts(graph)
+    concats = {place: value for place, value in _copying_concats(graph).items() if value not in parts}
+    return dict(sorted((rows | concats).items()))
 
 
 def _copying_concats(graph: Graph) -> dict[int, int]:

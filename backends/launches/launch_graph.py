@@ -10,7 +10,7 @@ from enum import Enum
 from functools import cached_property
 
 from mirage_eg.backends.launches.attention import LibraryAttention
-from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order, summed_indices
+from mirage_eg.backends.launches.concatenation import JointConcat, copying_nodes, joint_concats, launch_order, read_by_copies
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.generated_ops import poolings, scans
 from mirage_eg.backends.launches.implicit_products import implicit_products
@@ -105,7 +105,7 @@ def launches_of(graph: Graph) -> LaunchGraph:
     grouped = {position for launch in launches for position in launch.nodes}
     prepared, pooled = prepared_values(graph), poolings(graph)
     in_place = transposed_operands(graph).union(*(launch.views for launch in launches))
-    in_place |= {graph.makers[value] for value in summed_indices(graph)}
+    in_place |= {graph.makers[value] for value in read_by_copies(graph)}
     ops = {item.op for item in graph.nodes}
     if ops & ROW_READS:
         in_place |= {graph.makers[value] for value in placement_of(graph).gathered}
@@ -130,10 +130,10 @@ def launches_of(graph: Graph) -> LaunchGraph:
 
 
 def _of_concatenations(graph: Graph, joint: Sequence[JointConcat], steps: Mapping[int, int]) -> Iterator[Launch]:
-    sums = summed_indices(graph)
+    read = read_by_copies(graph)
     for it in joint:
         named = [operand for place in it.members for operand in graph.nodes[place].operands]
-        operands = dict.fromkeys(each for operand in named for each in sums.get(operand, (operand,)))
+        operands = dict.fromkeys(each for operand in named for each in read.get(operand, (operand,)))
         results = tuple(graph.numbered()[place][1][0] for place in it.members)
         yield Launch(LaunchKind.CONCATENATION, steps[it.members[0]], it.members, tuple(operands), results)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_eg.backends.launches.aligned_rows import strides_with_gaps
-from mirage_eg.backends.launches.concatenation import copying_nodes, joint_concats
+from mirage_eg.backends.launches.concatenation import copied_parts, copying_nodes, joint_concats
 from mirage_eg.backends.launches.few_channels import window_operands
 from mirage_eg.backends.launches.image_layouts import converted_inputs, image_layouts
 from mirage_eg.backends.launches.views import View, joined_values, views_of
@@ -58,6 +58,7 @@ def placement_of(graph: Graph) -> Placement:
     joined = joined_values(graph, strides, declared)
     copying = copying_nodes(graph)
     copied = frozenset(copying[place] for joint in joint_concats(graph, copying) for place in joint.members)
+    copied |= copied_parts(graph).keys()
     views = views_of(graph, strides, declared, copied, frozenset((*images, *gaps)))
     for value, view in (*views.items(), *joined.items()):
         strides[value] = view.strides

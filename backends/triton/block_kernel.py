@@ -40,7 +40,7 @@ from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names, triton
 from mirage_eg.backends.triton.rearrangement import write_rearrangement
 from mirage_eg.backends.triton.reduction import write_accumulator, write_logarithm, write_reduction, write_safe_exponential
 from mirage_eg.backends.triton.safe_exp import NO_VALUES, SafeExponential, judged_exponentials
-from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.backends.triton.schedule import WAITING, Schedule
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
 from mirage_eg.backends.triton.storage import accumulates, is_widening, late_loads, needs_copy, reads_stored
@@ -178,8 +178,8 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
     lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide)
-    if writer.schedule.dependent_launch:  # before the wait the next kernel would take the multiprocessors of the one before
-        lines += [*writer.early_loads, "tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()"]
+    if writer.schedule.dependent_launch:
+        lines += [*writer.early_loads, *WAITING]
     lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
     if body := writer.lines[Phase.LOOP]:
         counter = "step" if writer.wide else "i"

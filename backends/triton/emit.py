@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention
-from mirage_eg.backends.launches.concatenation import summed_indices
+from mirage_eg.backends.launches.concatenation import read_by_copies
 from mirage_eg.backends.launches.convolution import FusedConvolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
 from mirage_eg.backends.launches.merged_views import merged_views
@@ -309,7 +309,7 @@ def _write_launch(file: ProgramFile, launch: Launch) -> None:
 def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     """Write the call of an op of the library, unless its value is stored in memory that is written already."""
     views, joined = file.placement.views, file.placement.joined
-    if value in summed_indices(file.graph):
+    if value in read_by_copies(file.graph):
         return
     if value in views:
         file.name_alias(value, views[value].base)

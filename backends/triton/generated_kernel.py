@@ -8,6 +8,7 @@ from mirage_eg.backends.triton.addressing import LARGEST_OFFSET, highest_offset
 from mirage_eg.backends.triton.block_kernel import BlockKernel
 from mirage_eg.backends.triton.copied_block import STAGES, WARPS, kernel_source
 from mirage_eg.backends.triton.program_file import TRITON_TYPES, ProgramFile
+from mirage_eg.backends.triton.schedule import WAITING
 
 
 def write_generated_kernel(
@@ -51,11 +52,12 @@ def write_lines(
     The lines read the number of a program as `program`.
     """
     wide = any(highest_offset(file.pointer(value)) > LARGEST_OFFSET for value in arguments.values())
-    lines = [f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}", *body]
+    waits = file.launches_dependently
+    lines = [*(WAITING if waits else ()), f"program = tl.program_id(0){'.to(tl.int64)' if wide else ''}", *body]
     sizes = tuple(size for size in file.sizes if any(re.search(rf"\b{size}\b", line) for line in lines))
     types = (f"*{TRITON_TYPES[file.types[value].dtype]}" for value in arguments.values())
     signature, taken = (*types, *("i32" for _ in sizes)), (*arguments, *sizes)
-    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True}
+    options = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": True} | ({"launch_pdl": True} if waits else {})
     for kernel, *form in zip(file.kernels, file.signatures, file.options, strict=True):
         if form == [signature, options] and kernel.source == kernel_source(kernel.name, taken, lines):
             break

@@ -6,7 +6,7 @@ convolutions read channels last, and images that convolutions give so.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mirage_eg.backends.launches.concatenation import summed_indices
+from mirage_eg.backends.launches.concatenation import copied_parts, read_by_copies
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.copied_block import CopiedRows, StridedMemory, copied_block
@@ -38,7 +38,7 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     file.buffers += [value for value in written if value not in file.buffers]
     items = [file.graph.nodes[position] for position in launch.nodes]
     named = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :]]
-    read = {each for value in named for each in summed_indices(file.graph).get(value, (value,))}
+    read = {each for value in named for each in read_by_copies(file.graph).get(value, (value,))}
     sources = [*dict.fromkeys(each for value in launch.operands if value in read for each in (value, *file.indices(value)))]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
     memories = list(dict.fromkeys(file.names[value] for value in sources))
@@ -127,19 +127,16 @@ def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> I
     """A copy for each operand of a concatenation, and for rows that are written in place."""
     offsets = file.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
-        item, start = file.graph.nodes[position], 0
+        item, target, start = file.graph.nodes[position], StridedMemory(pointers[result], file.strides[result]), 0
         if item.op in ROW_WRITES:
-            copies = [(item.operands[2], _rows_of(file, item, result, pointers))]
-        else:
-            copies = []
-            for operand in item.operands:
-                copies.append((operand, StridedMemory(pointers[result], file.strides[result], start)))
-                start += file.types[operand].shape[item["dim"]] * file.strides[result][item["dim"]]
-        for operand, target in copies:
+            target, written = _rows_of(file, item, result, pointers), item.operands[2]
+            item = file.graph.node_of[written] if written in copied_parts(file.graph) else item
+        for operand in (written,) if item.op in ROW_WRITES else item.operands:
             source = StridedMemory(
                 pointers[operand], file.strides[operand], offsets.get(operand, 0), _rows(file, operand, pointers)
             )
-            yield file.types[operand].shape, source, target
+            yield file.types[operand].shape, source, target._replace(offset=start)
+            start += file.types[operand].shape[item["dim"]] * target.strides[item["dim"]]
 
 
 def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> CopiedRows | None:
@@ -156,7 +153,7 @@ def _rows_of(file: ProgramFile, item: Node, result: int, pointers: Mapping[int, 
     whole, index, _ = item.operands
     dim, strides = item["dim"], file.strides[result]
     memories = []
-    for each in summed_indices(file.graph).get(index, (index,)):
+    for each in read_by_copies(file.graph).get(index, (index,)):
         along = [sum(file.strides[each]) if place == dim else 0 for place in range(len(strides))]  # of no dim or one
         memories.append(StridedMemory(pointers[each], along, file.placement.offsets.get(each, 0)))
     across = [0 if place == dim else step for place, step in enumerate(strides)]

@@ -105,6 +105,12 @@ class ProgramFile:
         return value
 
     @property
+    def launches_dependently(self) -> bool:
+        """Whether the next kernel is a dependent launch: if those of all block graphs are, and it is not the first one."""
+        schedules = self.schedules.values()
+        return bool(self.kernels and schedules) and all(schedule.dependent_launch for schedule in schedules)
+
+    @property
     def first_weight(self) -> int:
         """The first input that is a weight."""
         return min(marked_weights(self.graph))

@@ -32,6 +32,9 @@ class Schedule:
     dependent_launch: bool = False
 
 
+WAITING = ("tl.extra.cuda.gdc_wait()", "tl.extra.cuda.gdc_launch_dependents()")
+"""Lines of a dependent launch: before the wait the next kernel would take the multiprocessors of the one before."""
+
 Schedules = tuple[Schedule, ...]  # of a program: one for each block graph, in their order
 
 

@@ -144,3 +144,32 @@ def test_a_wrong_write_and_a_stale_read_are_refused(mutant: Body) -> None:
     right = program(attention, into)
     assert verify(right, with_written_inputs(right, {})).verdict is Equality.EQUAL
     assert verify(right, program(mutant, into)).verdict is Equality.NOT_EQUAL
+
+
+def turned_in_part(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    new = p.reshape(doubled(p, p.reshape(rows, (6, 4))), (2, 3, 1, 4))
+    parts = p.slice(new, 3, 2, 4), p.slice(new, 3, 1, 2), p.slice(new, 3, 0, 1)
+    return [p.index_write(keys, index, p.concat(parts, 3), 2)]
+
+
+def read_twice(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    new = p.reshape(doubled(p, p.reshape(rows, (6, 4))), (2, 3, 1, 4))
+    joined = p.concat([p.slice(new, 3, 2, 4), p.slice(new, 3, 0, 2)], 3)
+    return [p.index_write(keys, index, joined, 2), doubled(p, p.reshape(joined, (6, 4)))]
+
+
+def of_old_rows(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, rows: Tensor) -> list[Tensor]:
+    old = p.slice(values, 2, 0, 1)
+    return [p.index_write(keys, index, p.concat([p.slice(old, 3, 1, 4), p.slice(rows, 3, 0, 1)], 3), 2)]
+
+
+@pytest.mark.parametrize(("body", "kernels"), [(turned_in_part, 2), (read_twice, 4), (of_old_rows, 2)])
+def test_parts_of_rows_are_copied_where_only_the_cache_reads_them(run_program: RunProgram, body: Body, kernels: int) -> None:
+    graph = program(body, {0: 0})
+    generator = np.random.default_rng(1)
+    keys, values, rows = map(generator.standard_normal, (SHAPE, SHAPE, (2, 3, 1, 4)))
+    arrays = [keys, values, np.array([5]), rows]
+    exact = evaluate(graph, arrays, FloatAlgebra())
+    assert len(launches_of(graph).kernels) == kernels
+    for got, wanted in zip(run_program(emit(graph, schedule=Schedule(dependent_launch=True)), arrays), exact, strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
