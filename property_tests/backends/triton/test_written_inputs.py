@@ -163,13 +163,17 @@ def of_old_rows(p: KernelGraph, keys: Tensor, values: Tensor, index: Tensor, row
     return [p.index_write(keys, index, p.concat([p.slice(old, 3, 1, 4), p.slice(rows, 3, 0, 1)], 3), 2)]
 
 
-@pytest.mark.parametrize(("body", "kernels"), [(turned_in_part, 2), (read_twice, 4), (of_old_rows, 2)])
-def test_parts_of_rows_are_copied_where_only_the_cache_reads_them(run_program: RunProgram, body: Body, kernels: int) -> None:
+@pytest.mark.parametrize(("body", "kernels", "dependent"), [(turned_in_part, 2, 1), (read_twice, 4, 2), (of_old_rows, 2, 0)])
+def test_parts_of_rows_are_copied_where_only_the_cache_reads_them(
+    run_program: RunProgram, body: Body, kernels: int, dependent: int
+) -> None:
     graph = program(body, {0: 0})
     generator = np.random.default_rng(1)
     keys, values, rows = map(generator.standard_normal, (SHAPE, SHAPE, (2, 3, 1, 4)))
     arrays = [keys, values, np.array([5]), rows]
     exact = evaluate(graph, arrays, FloatAlgebra())
     assert len(launches_of(graph).kernels) == kernels
-    for got, wanted in zip(run_program(emit(graph, schedule=Schedule(dependent_launch=True)), arrays), exact, strict=True):
+    source = emit(graph, schedule=Schedule(dependent_launch=True))
+    assert source.count('"launch_pdl": True') == dependent
+    for got, wanted in zip(run_program(source, arrays), exact, strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
