@@ -75,8 +75,8 @@ def summed_indices(graph: Graph) -> Mapping[int, tuple[int, ...]]:
 def copied_parts(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """The concatenations whose parts are written as rows in place, one after another: their operands.
 
-    Nothing else reads them, and no part lies in an input, which the same kernel might write. The keys of which an embedding of
-    places turns some dims are such rows.
+    Nothing else reads them, and no part is stored in an input, which the same kernel might write. Keys of which an embedding
+    of places turns some dims are such rows.
     """
     in_place = rows_in_place(graph)
 
