@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import ceil, log2, prod
+from math import ceil, inf, log2, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
@@ -127,7 +127,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
         tail = alone * work.loaded * device.multiprocessors / rate
     waits = loop * work.live * (device.iteration_us if work.ahead else work.steps * device.hit_us) + work.once * device.hit_us
     if streams and not work.ahead:
-        waits = _exposed_us(work, blocks, loop, device)
+        waits = _exposed_us(work, blocks, loop, device, 1e6 * max(times["memory"], times["cache"]))
     waits += work.combining_us
     moved = work.staged + loop * work.live * spill_traffic(work.spilled)
     if (last := work.ending) is not None:
@@ -140,23 +140,27 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
         times["staging"] += times["matrix units"] + times["functions"]
     times["starts"] = (waves - 1) * BLOCK_US * 1e-6
     times["latency"] = rounds * waits * 1e-6 + tail
-    times["latency"] += 0.0 if work.ahead else max(times["memory"], times["cache"])
+    times["latency"] += 0.0 if work.ahead else max(times["memory"], times["cache"]) + times["matrix units"]
     if work.scaled:
         turns = max(1.0, blocks / device.multiprocessors / RESIDENT_PRODUCTS)
         times["latency"] = max(times["memory"], times["cache"]) + turns * loop * work.live * device.step_us * 1e-6
     return cost_of_times(times, dram, blocks * work.flops, device.launch_us)
 
 
-def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device) -> float:
+def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device, busy_us: float) -> float:
     """The microseconds in which a multiprocessor loads nothing, where blocks without tl.dot stream from memory.
 
     A block loads nothing while it waits for its loads and reduces them; other blocks that the registers hold do then.
-    Reductions outside a loop follow each other, as those of a norm and of the product behind it.
+    Reductions outside a loop follow each other, as those of a norm and of the product behind it. Blocks of a last round that is
+    not full hide less: they take as long as one block alone.
     """
     own = max(1.0, blocks / device.multiprocessors)
     chains = work.once**2 / 2 + (loop * work.live * work.steps if loop > 1 else 0.0)
     together = max(1.0, min(work.resident, own))
-    return own / float(together**HIDING) * chains * device.step_us
+    alone = chains * device.step_us
+    rounds, rest = divmod(own, together)
+    last = max(rest / together**HIDING * alone, alone - busy_us * rest / own) if rest else 0.0
+    return float(rounds * together ** (1 - HIDING)) * alone + last
 
 
 HIDING = 1.75  # the power of the blocks that hide a wait (fitted)
@@ -234,7 +238,7 @@ class BlockWork(NamedTuple):
     ending: "Ending | None" = None
     waited: bool = False
     alone: float = 0.0
-    resident: float = 16.0
+    resident: float = inf
     scaled: bool = False
 
 

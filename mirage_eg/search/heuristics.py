@@ -23,6 +23,7 @@ class SearchHeuristics:
     even_axis: int = 128  # and so is one of a multiple of this: tiles of powers of two divide it
     ragged_tiles: tuple[int, ...] = (16, 32, 64, 128, 256)  # of a parallel axis that they do not divide
     looped_tiles: tuple[int, ...] = (16, 32, 64, 128, 256, 512)  # to which a tile of a looped axis is padded
+    long_looped_tiles: tuple[int, ...] = (1024, 2048, 4096)  # likewise, of loops without products
     looped_elements: int = 4096  # that an iteration without products loads: 32 a thread, and a multiprocessor holds many blocks
     live_bytes_of_thread: int = 400  # 200 KiB on 512 threads, which have 128 registers each
     longest_cluster: int = 16  # thread blocks: an H100 takes no more, and more than 8 only where a kernel asks

@@ -23,7 +23,7 @@ from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
 from mirage_eg.search.structure import SplitReduction, Structure, in_loop
 
 MAX_GRID_DIMS = 3
-_MOST_ROUNDS = 8  # thread blocks of a multiprocessor, of kernels with partial results
+_LONG_PARTS = 16  # of a multiprocessor at most: a last round of few blocks then costs little (KL divergence on an H200)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, f
     for split_count in _split_counts(kernels[0], axes, limits):
         options = [_options(kernel, axes, limits, filters, split_count) for kernel in kernels]
         if len(options) == 2:
-            few, many = limits.multiprocessors // 2, _MOST_ROUNDS * limits.multiprocessors
+            few, many = limits.multiprocessors // 2, max(8 * limits.multiprocessors, split_count)
             options[0] = [choice for choice in options[0] if few <= prod(blocks for _, blocks in choice.grid) <= many]
             options[1].sort(key=partial(_unfit, kernels[1], limits))
             pairs = [(first, last) for first in options[0] if (last := _in_groups(first, kernels[0], options[1])) is not None]
@@ -208,7 +208,7 @@ def _split_counts(kernel: TiledKernel, axes: Axes, limits: TileLimits) -> list[i
         return [1]
     size = axes.sizes[kernel.split_axis]
     ragged = kernel.split_axis not in kernel.equal
-    most = max(limits.multiprocessors, min(_MOST_ROUNDS * limits.multiprocessors, size // SEARCH.least_long_part))
+    most = max(limits.multiprocessors, min(_LONG_PARTS * limits.multiprocessors, size // SEARCH.least_long_part))
     powers = [1 << power for power in range(1, most.bit_length()) if 1 << power <= most]
     usual = [
         count
@@ -323,8 +323,7 @@ def _tile_sizes(size: int, most: int, role: str | None, many: bool) -> list[int]
 def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_count: int, filters: Filters) -> list[int]:
     """Loop counts with tiles of 16 to 512, or any divisors if the axis is shorter or the filters require it.
 
-    A tile of a loop without products may be as long as what an iteration loads. One of an axis that a product contracts
-    together with others has 16 terms with theirs.
+    Without products it is up to 4,096. That of an axis that a product contracts with others has 16 terms with theirs.
     """
     least = -(-16 // _terms_of_a_place(kernel, looped, sizes))
     blocks = split_count if looped == kernel.split_axis else 1
@@ -333,13 +332,19 @@ def _loop_counts(kernel: TiledKernel, looped: int, sizes: Sequence[int], split_c
     ragged = _ragged_loops(kernel, looped, sizes[looped], blocks) if looped not in kernel.equal else {}
     if filters.franges is not None:
         return sorted({count for count in (*divisors, *ragged) if count in filters.franges})
-    longest = 512 if any(step.kind is Kind.MATMUL for step in kernel.structure.steps) else SEARCH.looped_elements
+    longest = _looped_tiles(kernel)[-1]
     usual = [
         count
         for count in divisors
         if count > 1 and least <= size // count <= longest and not size // count & (size // count - 1)
     ]
     return usual + list(ragged) or [count for count in divisors if count > 1]
+
+
+def _looped_tiles(kernel: TiledKernel) -> tuple[int, ...]:
+    """Tiles of a looped axis, the longest one last; one row of an iteration without products may be all that it loads."""
+    multiplies = any(step.kind is Kind.MATMUL for step in kernel.structure.steps)
+    return SEARCH.looped_tiles if multiplies else SEARCH.looped_tiles + SEARCH.long_looped_tiles
 
 
 def _terms_of_a_place(kernel: TiledKernel, looped: int, sizes: Sequence[int]) -> int:
@@ -356,7 +361,7 @@ def _ragged_loops(kernel: TiledKernel, looped: int, size: int, blocks: int) -> d
     loads = zip(kernel.structure.loads, kernel.shapes, strict=False)
     whole = blocks > 1 and any(not load.looped and looped in shape.axes for load, shape in loads)
     loops: dict[int, int] = {}
-    for tile in SEARCH.looped_tiles:
+    for tile in _looped_tiles(kernel):
         counts = [-(-size // part) for part in range(tile, tile // 2, -SEARCH.tile_step)]
         least = max(2, -(-counts[0] // blocks))
         for count in (*(count // blocks for count in counts if count % blocks == 0), *range(least, least + SEARCH.loop_counts)):

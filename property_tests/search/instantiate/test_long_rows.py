@@ -92,7 +92,7 @@ def test_an_iteration_without_products_loads_few_elements(columns: int, stages: 
     assert schedule.num_stages == stages  # copies of single elements take several times as long
 
 
-@pytest.mark.parametrize(("elements", "least", "most"), [(1 << 30, 512, 1_056), (1 << 20, 1, 132)])
+@pytest.mark.parametrize(("elements", "least", "most"), [(1 << 30, 512, 2_112), (1 << 20, 1, 132)])
 def test_a_long_sum_has_parts_that_keep_the_memory_busy(elements: int, least: int, most: int) -> None:
     program = new_kernel_graph()
     x, y = (program.new_input((elements,), "float32", name) for name in "XY")
@@ -101,6 +101,15 @@ def test_a_long_sum_has_parts_that_keep_the_memory_busy(elements: int, least: in
     first, _ = graph.blocks
     assert least <= prod(first.grid) <= most
     assert elements < 1 << 30 or predict_us(graph, DEVICE) < 1.1 * 8 * elements / DEVICE.memory_bandwidth * 1e6
+
+
+@pytest.mark.parametrize("columns", [65_536, 65_535])
+def test_an_iteration_of_a_long_sum_is_part_of_one_row(columns: int) -> None:
+    program = new_kernel_graph()
+    program.mark_output(program.sum(program.new_input((32_768, columns), "float32", "X"), 1), name="O")
+    [block] = cheapest(program.graph())[1].blocks
+    rows, elements = block.types[0].shape
+    assert rows <= 2 and elements >= 2_048
 
 
 def test_an_iteration_that_multiplies_vectors_loads_what_registers_hold() -> None:
