@@ -58,6 +58,27 @@ def summed_alone(axes: Axes) -> frozenset[int]:
     return axes.reduced.difference(axes.indexed, axes.reach, *dims, twice)
 
 
+def summed_ragged(axes: Axes) -> dict[Dim, list[Dim]]:
+    """The dims that ragged tiles number and some op sums, with the parts of each numbering; no op tells their indices apart,
+    joins or slides over them, no other dim shares them, and no value has an axis of theirs twice."""
+    found = dict[Dim, list[Dim]]()
+    for whole, parts in axes.numberings:
+        found.setdefault(whole, []).append(parts)
+    dims = [dim for image, windows, _ in axes.slides for dim in (image, windows)]
+    dims += [dim for joined, parts in axes.joins for dim in (joined, *parts)]
+    twice = (axis for axis, times in most_occurrences(axes).items() if times > 1)
+    bad = axes.indexed.union(axes.reach, *dims, twice)
+    owners = Counter(axis for whole, every in found.items() for axis in {*whole, *sum(every, ())})
+    return {
+        whole: every
+        for whole, every in found.items()
+        if (own := {*whole, *sum(every, ())}).isdisjoint(bad)
+        and all(owners[axis] == 1 for axis in own)
+        and len(own) == len(whole) + sum(map(len, every))
+        and not axes.reduced.isdisjoint(own)
+    }
+
+
 def _numbered_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[int]:
     found = set[int]()
     numberings = dict[Dim, list[Dim]]()

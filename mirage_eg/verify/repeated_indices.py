@@ -14,15 +14,20 @@ Functions with steps have no gradients. They may be summed where outputs are com
 do not depend on sums. Then both outputs are equal if a sum over J of D(inputs at i) is zero for all inputs. So D does not vary
 with the inputs at one i, and n D = 0: D is zero. The same follows from k elements, each counted n / k times.
 
+A ragged dim of n indices in m = n + r numbered places, r of them beyond the dim, is summed over its n indices by both graphs:
+by the program over the dim, by a µGraph over the numbers of parts and the indices in one. Of k kept elements each counts n / k
+times, an integer or not: the sums reach a full neighbourhood all the same. The kept places are one more than the kept indices,
+so that what a µGraph does beyond the dim is seen.
+
     J       axes that are shortened together
     term    a product of functions of the inputs at one index of J, by which a value there is linear
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isqrt, prod
 
-from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.axes import Axes, Dim
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -30,31 +35,49 @@ from mirage_eg.ir.op import activations, arithmetic, exponentials
 from mirage_eg.ir.op.elementwise import CASTS, CLAMPS, EXTREMES, PRODUCTS, QUOTIENTS, SQUARES, TERMS
 from mirage_eg.ir.op.moves import BROADCASTS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
-from mirage_eg.verify.few_indices import distinguished, most_occurrences, summed_alone
+from mirage_eg.verify.few_indices import PARTS, distinguished, most_occurrences, summed_alone, summed_ragged
 
 MOST_TERMS = 64  # of a value: a longer sum of products is no candidate
+MOST_PLACES = 1 << 12  # numbers of places that are tried for a ragged dim
 
 Term = tuple[object, ...]  # the factors: values, and sums of terms over other axes; none is 1
 Sum = tuple[Term, frozenset[int], frozenset[int]]  # of a term over J: the other axes that are summed at once, those left
+Ragged = Mapping[Dim, Sequence[Dim]]  # dims that ragged tiles number, with the parts of each numbering
 ONE = frozenset[Term]({()})
 _SMOOTH = frozenset(op.name for op in (*arithmetic.OPS, *exponentials.OPS, *activations.OPS)) | {*EXTREMES, *CLAMPS}
 """Continuous ops, differentiable but for single points: a step has no gradient."""
 
 
 def repeated_axes(graph: Graph, axes: Axes, least: int) -> dict[int, int]:
-    """The summed axes of which few indices decide, and their number: a divisor of the extent.
+    """The summed axes of which few indices decide, and their number: a divisor of the extent, or what ragged parts allow.
 
     Together they keep at least `least` indices, if they have so many.
     """
-    sizes, found = [*axes.sizes], dict[int, int]()
-    groups = _groups(graph, axes)[::-1]
+    sizes, found, ragged = [*axes.sizes], dict[int, int](), summed_ragged(axes)
+    groups = _groups(graph, axes, ragged)[::-1]
     for group in groups:
-        for axis, count in _divisors(axes, group, _terms_over(graph, axes, sizes, group)).items():
+        for axis, count in _few(axes, group, ragged, _terms_over(graph, axes, sizes, group)).items():
             sizes[axis] = found[axis] = count
+    numbers = {axis for every in ragged.values() for parts in every for axis in parts}
+
+    def kept(group: Iterable[int]) -> int:
+        return prod(found[axis] for axis in group if axis in found and axis not in numbers)
+
+    least = ceil(least / _kept_terms(graph, axes, found))
     for group in groups[::-1]:  # the last one first: the numbers of the others depend on no later one
-        missing = ceil(least / prod(found.values()))
-        found |= _divisors(axes, group, missing * prod(found[axis] for axis in group))
-    return {axis: count for axis, count in found.items() if count < axes.sizes[axis]}
+        found |= _few(axes, group, ragged, ceil(least / kept(found)) * kept(group))
+    changed = {axis for axis, count in found.items() if count < axes.sizes[axis]}
+    for whole, every in ragged.items():
+        if not changed.isdisjoint(own := {*whole, *sum(every, ())}):
+            changed |= own
+    return {axis: count for axis, count in found.items() if axis in changed}
+
+
+def _kept_terms(graph: Graph, axes: Axes, found: Collection[int]) -> int:
+    """The most terms that sums over the `found` axes have besides, along axes that keep their extents."""
+    read = [item.operands[0] for item in graph.nodes if item.kind is Kind.REDUCTION]
+    summed = [axes.of(value) & axes.reduced for value in read]
+    return max((prod(axes.sizes[it] for it in own.difference(found)) for own in summed if not own.isdisjoint(found)), default=1)
 
 
 class _NotTogetherError(Exception):
@@ -64,9 +87,10 @@ class _NotTogetherError(Exception):
         self.axes = axes
 
 
-def _groups(graph: Graph, axes: Axes) -> list[frozenset[int]]:
-    """Axes that can be shortened together."""
-    left, found = summed_alone(axes), list[frozenset[int]]()
+def _groups(graph: Graph, axes: Axes, ragged: Ragged) -> list[frozenset[int]]:
+    """Axes that can be shortened together; of a ragged dim all, with those of its parts."""
+    own = [frozenset(whole).union(*every) for whole, every in ragged.items()]
+    left, found = summed_alone(axes).union(*own), list[frozenset[int]]()
     while left:
         group = left
         while group:
@@ -75,17 +99,62 @@ def _groups(graph: Graph, axes: Axes) -> list[frozenset[int]]:
                 found.append(group)
                 break
             except _NotTogetherError as error:
-                group -= error.axes
+                cut = [it for it in own if it & group & error.axes]
+                group -= frozenset[int]().union(*cut) if cut and error.axes - set().union(*cut) else error.axes.union(*cut)
         left -= group or left
     return found
 
 
 def _terms_over(graph: Graph, axes: Axes, sizes: list[int], group: frozenset[int]) -> int:
     """So many indices of a group decide: one more than the sums that an element of an output depends on."""
-    counted = distinguished(axes).union(axes.reach, *(dim for image, windows, _ in axes.slides for dim in (image, windows)))
+    sums = _Sums(graph, axes, group)
+    counted = distinguished(axes) & sums.mixed
+    counted = counted.union(axes.reach, *(dim for image, windows, _ in axes.slides for dim in (image, windows)))
     places = {axis: prod([sizes[axis] if axis in counted else times] * times) for axis, times in most_occurrences(axes).items()}
-    sums = _Sums(graph, axes, group).sums
-    return 1 + sum(prod(places[axis] for axis in varying) for term, _, varying in sums if term)
+    return 1 + sum(prod(places[axis] for axis in varying) for term, _, varying in sums.sums if term)
+
+
+def _few(axes: Axes, group: frozenset[int], ragged: Ragged, wanted: int) -> dict[int, int]:
+    """For each axis of a group few indices, together at least `wanted` if they have so many."""
+    dims = {whole: every for whole, every in ragged.items() if group.issuperset(whole)}
+    plain = group.difference(*dims, *(parts for every in dims.values() for parts in every))
+    found = _divisors(axes, plain, 1 if dims else wanted)
+    for whole, every in dims.items():
+        short = _ragged_sizes(axes, whole, every, ceil(wanted / prod(found[axis] for axis in plain)))
+        if short is None:  # so many indices are nearly all
+            short = {axis: axes.sizes[axis] for axis in (*whole, *sum(every, ()))}
+            found |= _divisors(axes, plain, ceil(wanted / prod(axes.sizes[axis] for axis in whole)))
+        found |= short
+    return found
+
+
+def _ragged_sizes(axes: Axes, whole: Dim, every: Sequence[Dim], wanted: int) -> dict[int, int] | None:
+    """The least sizes of a ragged dim of at least `wanted` indices and of its parts, of which the last lacks one index."""
+    extent = prod(axes.sizes[axis] for axis in whole)
+    for places in range(max(wanted, PARTS) + 1, min(extent, wanted + MOST_PLACES)):
+        found = [_factors(places - 1, [(2, axes.sizes[axis]) for axis in whole])]
+        for parts in every if found[0] else ():
+            found.append(_factors(places, [(min(PARTS, axes.sizes[axis]), axes.sizes[axis]) for axis in parts]))
+            if not found[-1]:
+                break
+        if all(found):
+            return {
+                axis: size
+                for dim, sizes in zip((whole, *every), found, strict=True)
+                for axis, size in zip(dim, sizes, strict=True)
+            }
+    return None
+
+
+def _factors(number: int, ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Factors of a number in these ranges; none if there are none."""
+    (least, most), *others = ranges
+    if not others:
+        return (number,) if least <= number <= most else ()
+    for factor in range(least, min(most, number) + 1):
+        if number % factor == 0 and (rest := _factors(number // factor, others)):
+            return (factor, *rest)
+    return ()
 
 
 def _divisors(axes: Axes, group: Iterable[int], wanted: int) -> dict[int, int]:
@@ -108,7 +177,8 @@ class _Value:
 
     `terms`: it is a combination of these, or a sum of such combinations over those of J that it does not have; None if it is
     neither. `coefficients`: the axes with which the coefficients vary; `varying`: those of them that were summed meanwhile.
-    `sums`: it depends on sums over J. `linear`: it is a combination of these sums, with the same coefficients.
+    `apart`: it is neither because an input has these axes of J alone. `sums`: it depends on sums over J. `linear`: it is a
+    combination of these sums, with the same coefficients.
     """
 
     along: frozenset[int]
@@ -117,6 +187,7 @@ class _Value:
     varying: frozenset[int] = frozenset()
     sums: bool = False
     linear: frozenset[Sum] = frozenset()
+    apart: frozenset[int] = frozenset()
 
 
 class _Sums:
@@ -126,8 +197,10 @@ class _Sums:
     """
 
     def __init__(self, graph: Graph, axes: Axes, group: frozenset[int]) -> None:
-        self._graph, self._axes, self._group = graph, axes, group
+        self._graph, self._axes, self._own = graph, axes, group
+        self._group = group.difference(*(parts for whole, parts in axes.numberings if group.issuperset(whole)))
         self.sums = set[Sum]()
+        self.mixed = set[int]()  # axes along which an op reads sums at other places than that of its result
         self._stepped = set[object]()  # values with all axes J that are functions with steps of the inputs
         known = list[_Value]()
         for item, values in graph.numbered():
@@ -136,11 +209,25 @@ class _Sums:
                 known.append(self._value(item, value, read) if graph.readers[value] else _Value(frozenset(), None))
             if item.op == "output":
                 self.sums |= read[0].linear
-                if read[0].terms is not None and read[0].along and read[0].along != group:
+                if read[0].terms is not None and read[0].along and read[0].along != self._group:
                     raise _NotTogetherError(read[0].along)
+        for whole, parts in axes.numberings:
+            if not self.mixed.isdisjoint(both := {*whole, *parts}):
+                self.mixed |= both
+
+    def _of(self, value: int) -> frozenset[int]:
+        """The axes of a value; a ragged dim has those of the whole where it has all parts."""
+        found = self._axes.of(value)
+        for whole, parts in self._axes.numberings:
+            if found.issuperset(parts):
+                found = found.difference(parts).union(whole)
+        return found
 
     def _value(self, item: Node, value: int, read: list[_Value]) -> _Value:
-        along = self._axes.of(value) & self._group
+        along = self._of(value) & self._own
+        if reads := [self._of(operand) for it, operand in zip(read, item.operands, strict=True) if it.sums]:
+            keeps = item.kind in (Kind.ELEMENTWISE, Kind.REDUCTION, Kind.MATMUL, Kind.REARRANGEMENT)
+            self.mixed.update(frozenset[int]().union(*reads) - (self._of(value) if keeps else frozenset()))
         sums, steps = any(it.sums for it in read), self._has_steps(item, value)
         linear = self._linear(item, value, read)
         if linear is None:
@@ -152,7 +239,8 @@ class _Sums:
             return self._summed(item, value, read, along, linear or frozenset())
         if item.op == "input" or (not along and not sums):
             own = frozenset({(value,)}) if along else ONE
-            return _Value(along, None if along and (along != self._group or steps) else own)
+            apart = along if along != self._group else frozenset[int]()
+            return _Value(along, None if along and (apart or steps) else own, apart=apart)
         if sums and steps:
             raise _NotTogetherError(self._group)
         made = self._combined(item, value, read, along, sums)
@@ -170,7 +258,7 @@ class _Sums:
             return None if any(it.linear for it in read) else frozenset()
         if item.op not in WHOLE_VIEWS | {"scale", "sum", "mean"} and not (item.op in TERMS and all(it.linear for it in read)):
             return None
-        left = self._axes.of(value).union(*(it.coefficients for it in read))
+        left = self._of(value).union(*(it.coefficients for it in read))
         return frozenset((term, once | (varying - left), varying & left) for it in read for term, once, varying in it.linear)
 
     def _has_steps(self, item: Node, value: int) -> bool:
@@ -196,7 +284,8 @@ class _Sums:
         """The value of an op that keeps the axes J of its operands."""
         coefficients, others = self._coefficients(item, read), self._others(item, value)
         varying = (others & coefficients).union(*(it.varying for it in read))
-        plain = _Value(along, None, coefficients, varying, sums)
+        apart = frozenset[int]().union(*(it.apart for it in read))
+        plain = _Value(along, None, coefficients, varying, sums, apart=apart)
         if not along:
             return _Value(along, ONE, sums=sums)
         if any(it.terms is None for it in read) or any(it.along not in (frozenset(), along) for it in read):
@@ -230,12 +319,12 @@ class _Sums:
 
     def _coefficients(self, item: Node, read: list[_Value]) -> frozenset[int]:
         """The axes with which coefficients of terms vary."""
-        own = (it.coefficients if it.along else self._axes.of(operand) for it, operand in zip(read, item.operands, strict=True))
+        own = (it.coefficients if it.along else self._of(operand) for it, operand in zip(read, item.operands, strict=True))
         return frozenset[int]().union(*own)
 
     def _others(self, item: Node, value: int) -> frozenset[int]:
         """The axes that an op sums, but for those of J."""
-        return frozenset[int]().union(*map(self._axes.of, item.operands)) - self._axes.of(value) - self._group
+        return frozenset[int]().union(*map(self._of, item.operands)) - self._of(value) - self._own
 
     def _summed(self, item: Node, value: int, read: list[_Value], along: frozenset[int], linear: frozenset[Sum]) -> _Value:
         """The value of an op that takes axes of J away."""
@@ -244,7 +333,8 @@ class _Sums:
         joined = frozenset[int]().union(*(it.along for it in read))
         if not is_sum or any(it.terms is None or it.along not in (frozenset(), joined) for it in read):
             bad = next((it.along for it in read if it.along and (it.terms is None or it.along != joined)), gone)
-            raise _NotTogetherError(bad if bad != self._group else gone)
+            apart = frozenset[int]().union(*(it.apart for it in read))
+            raise _NotTogetherError(bad if bad != self._group else apart or gone)
         if all(it.along for it in read[1:]) and (joined != self._group or any(it.varying for it in read)) and len(read) > 1:
             raise _NotTogetherError(joined if joined != self._group else gone)
         terms = _products(*(it.terms or ONE for it in read))
@@ -252,7 +342,7 @@ class _Sums:
             raise _NotTogetherError(gone)
         coefficients, others = self._coefficients(item, read), self._others(item, value)
         varying = (others & coefficients).union(*(it.varying for it in read))
-        left = varying | (self._axes.of(value) - self._group)
+        left = varying | (self._of(value) - self._own)
         linear = linear or frozenset((term, others - coefficients, left) for term in terms)
         return _Value(along, terms if along else ONE, coefficients, varying, True, linear)
 

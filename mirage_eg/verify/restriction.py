@@ -42,7 +42,9 @@ from mirage_eg.verify.verdict import Difference
 KEPT = (16, 8, 4, 2)
 """Indices of an axis: the first number that keeps program and µGraph within so many elements, else the last."""
 ELEMENTS = 1 << 20
-FLOAT_TERMS = 1 << 16  # of a sum in floats, whose rounding errors add up: at least so many, where it has them
+FLOAT_TERMS = (1 << 16, 1 << 10, 1 << 4)
+"""Of a sum in floats, whose rounding errors add up, at least so many, where it has them: the first that keeps a check short."""
+MOST_IN_FLOATS = 8 * ELEMENTS
 NONE: Mapping[int, int] = MappingProxyType({})
 
 Places = tuple[tuple[int, ...], ...]  # for each dim of a tensor the indices that are kept
@@ -82,9 +84,12 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
     hides_sums = _sums(expanded) != _sums(candidate)  # in derived ops, which floats compute in a form of their own
     if _elements(found, joint) > ELEMENTS and (sums or not hides_sums):
         joint = joint_axes(primitive, expanded) if hides_sums else joint
-        repeated = repeated_axes(joint.whole, joint.axes, 1 if sums else FLOAT_TERMS)
-        short = _restricted(joint, frozenset(), repeated) if repeated else None
-        found = min(found, short, key=lambda it: _elements(it, joint))
+        for least in (1,) if sums else FLOAT_TERMS:
+            repeated = repeated_axes(joint.whole, joint.axes, least)
+            short = _restricted(joint, frozenset(), repeated) if repeated else None
+            found = min(found, short, key=lambda it: _elements(it, joint))
+            if _elements(found, joint) <= MOST_IN_FLOATS:
+                break
     return found
 
 
@@ -265,7 +270,25 @@ class _Rebuilt:
     def _times(self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction) -> Fraction:
         """The factor of a reduction: the terms over the kept ones of a sum, the kept terms over all of a mean.
 
-        `iterations`: how many of its loop each kept one stands for."""
+        `iterations`: how many of its loop each kept one stands for. A sum over the parts of a ragged dim counts its indices."""
+        return self._natural_times(item, values, own, lead, iterations) * self._of_ragged(item, values, own)
+
+    def _of_ragged(self, item: Node, values: Sequence[int], own: Sequence[int]) -> Fraction:
+        """The factor of a reduction over the numbers of ragged parts: of the indices that they count, not of all places."""
+        if self._counted != "sum" or item.kind not in (Kind.REDUCTION, Kind.MATMUL, Kind.ACCUMULATOR):
+            return Fraction(1)
+        gone = frozenset[int]().union(*(self._axes.of(values[it]) for it in item.operands)) - self._axes.of(values[own[0]])
+        found = Fraction(1)
+        for whole, parts in self._axes.numberings:
+            if parts[0] in gone:
+                for dim, sign in ((whole, 1), (parts, -1)):
+                    found *= Fraction(prod(self._axes.sizes[it] for it in dim), prod(self._sizes[it] for it in dim)) ** sign
+        return found
+
+    def _natural_times(
+        self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction
+    ) -> Fraction:
+        """The factor of a reduction by the extents of its operand and its result."""
         if item.kind is Kind.MATMUL and self._counted == "sum":
             operand = values[item.operands[0]]
             return Fraction(self._flat.shape(operand)[-1], self._extents(operand)[-1])
