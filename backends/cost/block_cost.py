@@ -32,13 +32,15 @@ from mirage_eg.ir.shapes import matmul as matmul_shape
 
 
 def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False) -> float:
-    """The exponentials in whose time an element of an op is computed: of its ops the most; 0 for additions and the like.
+    """The exponentials in whose time an element of an op is computed; 0 for additions and the like.
 
-    `by_torch`: in torch's own kernel.
+    Of an op whose record has no number the most of those of its definition. `by_torch`: in torch's own kernel.
     """
     own = record_of(op)
     if by_torch and own is not None and own.torch_functions:
         return own.torch_functions
+    if own is not None and own.functions:
+        return own.functions_of(attributes)
     records = ((record_of(name), given) for name, given in primitive_nodes(op, attributes))
     return max((record.functions_of(given) for record, given in records if record is not None), default=0)
 

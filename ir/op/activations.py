@@ -225,7 +225,7 @@ OPS = (
         torch="torch.nn.functional.softplus({x})",
         helpers=(LOG1P_HELPER,),
         bounded=True,
-        functions=1,
+        functions=2.2,
         onnx="Softplus",
         sign=lambda x: Sign.POSITIVE,
     ),
@@ -236,6 +236,7 @@ OPS = (
         triton="mish({x})",
         torch="torch.nn.functional.mish({x})",
         helpers=(_MISH,),
+        functions=1,
         aten=("mish",),
     ),
     _activation(
@@ -260,7 +261,7 @@ OPS = (
         triton="tl.where({x} > 0, {x}, {alpha} * expm1({x}))",
         torch="torch.nn.functional.elu({x}, {alpha})",
         helpers=(EXPM1_HELPER,),
-        functions=1,
+        functions=2.2,
         onnx=_elu_in_onnx,
     ),
 )

@@ -114,6 +114,7 @@ OPS = (
         field=_by_log(1, 1),
         triton="log1p({x})",
         helpers=(LOG1P_HELPER,),
+        functions=2,
         keeps_zero=True,
         onnx=_log1p_in_onnx,
     ),
@@ -125,7 +126,7 @@ OPS = (
         helpers=(EXPM1_HELPER,),
         noun="exponential",
         keeps_zero=True,
-        functions=1,
+        functions=2.2,
         onnx=_expm1_in_onnx,
     ),
     of_one_name(

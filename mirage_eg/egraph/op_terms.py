@@ -14,7 +14,7 @@ from mirage_eg.egraph.terms import assign, call, constant_readers, define, fact,
 from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
-from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, SQUARES, TERMS
+from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
 from mirage_eg.ir.op.moves import BROADCASTS, JOINS, REPEATS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind
 
@@ -23,13 +23,13 @@ Order = tuple[int, ...]  # of dims
 _CONSTANTS = {"scale": ("Scale", "factor"), "shift": ("Shift", "offset"), "pow": ("Pow", "exponent")}
 _OF_CONSTANTS = {constructor: (op, key) for op, (constructor, key) in _CONSTANTS.items()}
 _MAY_BE_NO_OP = frozenset({"sum", "mean", "max", "slice", *BROADCASTS, *REPEATS, *JOINS, *CASTS})
-_WRITTEN = (*SQUARES, *TERMS, *PRODUCTS)  # by laws
+_WRITTEN = tuple(op.name for op in PACKAGED.values() if not op.attributes)  # by laws
 _MOST_PERMUTED = 4  # dims; of more dims only the permutations of the program are composed
 
 
 @dataclass(slots=True)
 class OpTerms:
-    """The names of ops in terms, those that laws introduce among them, and the permutations of transposes."""
+    """The names of ops in terms, those that laws may introduce among them, and the permutations of transposes."""
 
     names: dict[str, Node] = field(default_factory=lambda: {op: Node(op, (), ()) for op in _WRITTEN})
     orders: set[Order] = field(default_factory=set)

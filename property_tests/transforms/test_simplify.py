@@ -77,6 +77,8 @@ CLEANED: dict[str, tuple[Callable[[KernelGraph, Tensor], Tensor], list[str]]] = 
         lambda p, x: p.reshape(p.mul(p.reshape(x, (6, 4)), p.reshape(p.exp(x), (6, 4))), (2, 3, 4)),
         ["exp", "mul"],
     ),
+    "mish": (lambda p, x: p.mul(p.exp(x), p.tanh(p.softplus(p.exp(x)))), ["exp", "mish"]),
+    "mish as a second factor": (lambda p, x: p.mul(p.tanh(p.softplus(x)), x), ["mish"]),
     "product of equals": (lambda p, x: p.mul(p.exp(x), p.exp(x)), ["exp", "square"]),
     "product of equals behind views": (
         lambda p, x: p.reshape(p.mul(p.reshape(x, (6, 4)), p.reshape(x, (6, 4))), (2, 3, 4)),
