@@ -10,7 +10,11 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, parts_of
 
 ELEMENTS = 1024  # of one program
-_WIDTH, _TRANSPOSED = 64, 2048  # most elements of a row of a tile that is transposed, and of the tile
+_WIDTH, _TRANSPOSED = 128, 4096
+"""The most elements of a stored row of a tile that is transposed, and of the tile.
+
+On an H200 1 GB of images of 15,876 floats went row-major in 538 µs by tiles of 128 × 32, in 714 by rows of 32; a copy took 508.
+"""
 WARPS = 4
 STAGES = 1  # with more, Triton 3.6 overwrites tiles that wgmma still reads; on an H200 they gained nothing
 
@@ -78,12 +82,12 @@ def _tile_of_both(
 def _transposed_block(shape: Shape, source: StridedMemory, target: StridedMemory, program: str) -> tuple[int, list[str]]:
     """Programs and lines of a copy by tiles of the two dims that are contiguous in one of the memories."""
     across, down = (memory.strides.index(1) for memory in (source, target))
-    width = min(_WIDTH, power_of_two(shape[across]))
-    tile = {across: width, down: min(_TRANSPOSED // width, power_of_two(shape[down]))}
+    width = min(_WIDTH, power_of_two(shape[down]))
+    tile = {down: width, across: min(_TRANSPOSED // width, power_of_two(shape[across]))}
     shown = {across: "[None, :]", down: "[:, None]"}
     lines, programs = [f"left = {program}"], 1
-    for dim, extent in enumerate(shape):
-        count = parts_of(extent, tile.get(dim, 1))
+    for dim in (*tile, *(other for other in range(len(shape)) if other not in tile)):  # neighbours store one sector
+        count = parts_of(shape[dim], tile.get(dim, 1))
         number = f"left // {programs} % {count}"
         own = f"({number} * {tile[dim]} + tl.arange(0, {tile[dim]})){shown[dim]}" if dim in tile else number
         lines.append(f"i{dim} = {own}")
