@@ -17,7 +17,7 @@ from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.shapes import Attributes, Shape, text
+from mirage_eg.ir.shapes import Attributes, Shape, row_major, text
 from mirage_eg.ir.sizes import Dim, SizeExpression, parts_of
 
 DIMS = (2, 3)
@@ -231,7 +231,13 @@ def window_elements(x: Any, window: Shape, attributes: Attributes, rows: range, 
         yield x[(..., *(slice(start, start + (length - 1) * stride + 1, stride) for start, length, stride in given))]
 
 
+def has_planes(shape: Shape) -> bool:
+    """Whether a shape may be that of images or volumes."""
+    return len(shape) - 2 in DIMS
+
+
 def channels_last(shape: Shape) -> Shape:
-    """The strides of [N, C, H, W] in the order N, H, W, C."""
-    _, channels, height, width = shape
-    return (channels * height * width, 1, channels * width, channels)
+    """The strides of an image or a volume [N, C, *E] in the order N, *E, C."""
+    images, channels, *plane = shape
+    first, *strides, _ = row_major((images, *plane, channels))
+    return (first, 1, *strides)

@@ -40,7 +40,10 @@ def _library(program: Graph) -> Iterator[tuple[int, KernelWork | None]]:
     for position, (item, values) in enumerate(program.numbered()):
         dram = _nbytes(program, {*item.operands, *values})
         if item.op in PRODUCTS and position not in inside:
-            yield position, product_work(program, item, values[0], dram, unaligned_products(program).get(values[0]))
+            yield (
+                position,
+                product_work(program, item, values[0], dram, unaligned_products(program).get(values[0]), by_rows=True),
+            )
         elif item.op in (*MAX_POOLS, *AVG_POOLS):
             each = prod(item["window"]) * (_OF_VOLUME if len(item["window"]) > 2 else 1)
             yield position, KernelWork("pool", dram, loads=int(each * prod(program.types[values[0]].shape)))

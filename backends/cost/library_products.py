@@ -5,14 +5,14 @@ from math import ceil, prod
 from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
 from mirage_eg.backends.launches.few_channels import window_products
-from mirage_eg.backends.launches.image_layouts import MANY_IMAGES, is_of_each_channel
+from mirage_eg.backends.launches.image_layouts import MANY_IMAGES, is_channels_last_convolution, is_of_each_channel
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.ops import Kind, folded_batch
 from mirage_eg.ir.shapes import Shape, matmul
-from mirage_eg.ir.windows import CONVOLUTIONS, OF_IMAGES, TRANSPOSED
+from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 
 UNALIGNED = 2.8
 ODD = 7.0
@@ -46,6 +46,9 @@ On an H200 cuDNN reached 14 TFLOP/s for 3 channels in float32, 30 to 38 for 8, 1
 reached 120 to 200 of 64 channels in the plane, and in volumes 11, 32 and 82 to 121 of 16, 32 and 64. `compiled_us` of 101
 convolutions of KernelBench was off by a factor of 2.8 in the mean without these numbers, and by 1.5 with them.
 """
+_CHANNELS_OF_VOLUMES = 16
+"""Of a tile of volumes channels last in float32. On an H200 cuDNN reached 230 to 240 TFLOP/s for 32 channels, and transposed
+100 to 127 for 16 to 64; row-major it took 1.1 to 2.2 times as long."""
 _CHANNELS_OF_GROUPS, _CHANNELS_OF_ODD_GROUPS = 140.0, 430.0
 """How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
 and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200; where they are no power of two, 9 to 196 TFLOP/s for
@@ -86,8 +89,11 @@ def library_slowdown(dtype: DType, op: str) -> float:
     return 1.0 if dtype.itemsize == 2 else 13.4
 
 
-def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
-    """The operations of a product or a convolution of the library, and how much slower they are than on matrix units."""
+def library_work(graph: Graph, item: Node, value: int, by_rows: bool = False) -> tuple[int, float]:
+    """The operations of a product or a convolution of the library, and how much slower they are than on matrix units.
+
+    `by_rows`: with row-major volumes.
+    """
     operations, (image, weight) = flops_of_product(graph, item, value), (graph.types[it] for it in item.operands[:2])
     if is_of_each_channel(graph, item) and image.dtype.itemsize == 2 and image.shape[0] >= MANY_IMAGES:
         elements = prod(image.shape) + prod(graph.types[value].shape)
@@ -96,15 +102,16 @@ def library_work(graph: Graph, item: Node, value: int) -> tuple[int, float]:
         return operations, DEPTHWISE
     slower = library_slowdown(image.dtype, item.op)
     filters, channels, *window = weight.shape
+    is_last = len(window) > 2 and not by_rows and is_channels_last_convolution(graph, item)
+    of_volume = _CHANNELS_OF_VOLUMES if is_last and image.dtype.itemsize != 2 else 0
     if item.op in TRANSPOSED:
-        slower *= _TRANSPOSED_VOLUME if len(window) > 2 else 1.0
-        return operations, slower * _padding(
-            channels, _FILTERS_OF_TRANSPOSED, filters // item["groups"], _CHANNELS_OF_TRANSPOSED
-        )
+        slower *= _TRANSPOSED_VOLUME if len(window) > 2 and not is_last else 1.0
+        of_tile = of_volume or _CHANNELS_OF_TRANSPOSED
+        return operations, slower * _padding(channels, _FILTERS_OF_TRANSPOSED, filters // item["groups"], of_tile)
     if item.op not in CONVOLUTIONS:
         return operations, slower
     if image.dtype.itemsize != 2:
-        return operations, slower * _padding(filters, _FILTERS_OF_FLOATS, channels, _CHANNELS_OF_FLOATS)
+        return operations, slower * _padding(filters, _FILTERS_OF_FLOATS, channels, of_volume or _CHANNELS_OF_FLOATS)
     if item["groups"] > 1:
         odd = channels.bit_count() > 1
         return operations, max(slower, (_CHANNELS_OF_ODD_GROUPS if odd else _CHANNELS_OF_GROUPS) / channels)
@@ -121,11 +128,11 @@ def _padding(filters: int, filters_of_tile: int, channels: int, channels_of_tile
 
 def converted_bytes(graph: Graph, item: Node) -> int:
     """The bytes that the copy channels last of the image of a convolution moves, if it reads it first."""
-    if item.op not in OF_IMAGES:
+    if item.op not in (*CONVOLUTIONS, *TRANSPOSED):
         return 0
     image = item.operands[0]
     kind, readers = graph.types[image], [graph.nodes[reader] for reader in graph.readers[image]]
-    first = next((reader for reader in readers if reader.op in OF_IMAGES), None)
+    first = next((reader for reader in readers if reader.op in (*CONVOLUTIONS, *TRANSPOSED)), None)
     return 2 * kind.nbytes if image in placement_of(graph).converted and first is item else 0
 
 

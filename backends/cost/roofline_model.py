@@ -186,9 +186,12 @@ _MASKED = 1.5
 mask and 74 without one, 83 and 48 for 67 million, and 227 for 201 million."""
 
 
-def product_work(graph: Graph, item: Node, value: int, dram: int, unaligned: UnalignedProduct | None = None) -> KernelWork:
+def product_work(
+    graph: Graph, item: Node, value: int, dram: int, unaligned: UnalignedProduct | None = None, by_rows: bool = False
+) -> KernelWork:
+    """A product or a convolution of the library; `by_rows`: with row-major volumes, as Inductor has them."""
     steps = 0 if item.kind is Kind.MATMUL else convolution_steps(graph.types[item.operands[1]].shape)
-    operations, slower = library_work(graph, item, value)
+    operations, slower = library_work(graph, item, value, by_rows)
     dram += _filter_bytes(graph, item)
     read, copied = window_bytes(graph, value)
     written, repeated = repeated_bytes(graph, item)

@@ -21,9 +21,20 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights, prepared_values
-from mirage_eg.ir.windows import AVG_POOL2D, CONV2D, CONVOLUTIONS, MAX_POOL2D, OF_IMAGES, TRANSPOSED, channels_last
+from mirage_eg.ir.windows import (
+    AVG_POOLS,
+    CONV2D,
+    CONVOLUTIONS,
+    MAX_POOLS,
+    OF_IMAGES,
+    TRANSPOSED,
+    channels_last,
+    has_planes,
+    sides,
+)
 
-_POOLINGS = frozenset({MAX_POOL2D, AVG_POOL2D})
+_CONVOLUTIONS = frozenset({*CONVOLUTIONS, *TRANSPOSED})
+_POOLINGS, _OF_VOLUMES = (frozenset(pair) for pair in zip(MAX_POOLS, AVG_POOLS, strict=True))
 MANY_IMAGES = 8  # from so many on torch pools images channels last in enough blocks
 _FEW, _FEW_OF_IMAGES, _FEW_IN_HALF = 4, 8, 16  # channels, for which cuDNN's kernels of matrix units are half empty
 _MANY_FILTERS = 64  # for which volumes may have as many channels as images
@@ -42,7 +53,8 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     Values with `declared` strides and inputs are not among them, nor results that the caller does not want so.
     """
     results = {value for item in graph.outputs for value in item.operands}
-    fixed = declared.union(graph.input_values, results - _wanted(graph))
+    pooled = {item.operands[0] for item in graph.nodes if item.op in _OF_VOLUMES}
+    fixed = declared.union(graph.input_values, results - _wanted(graph), pooled)
     found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed if _has_order(graph, value)}
     for image in [*found]:
         found |= _reshaped_to(graph, image, found[image], fixed)
@@ -52,7 +64,8 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
 def ordered_ends(graph: Graph, may: bool = False) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
     compute: they cost least channels last. `may`: also those that cost no more so, of 1×1 convolutions on aligned planes."""
-    images = set[int]() if graph.depends_on_sizes else {it for it in _images(graph, True, may) if _has_order(graph, it)}
+    found = set[int]() if graph.depends_on_sizes else _images(graph, True, may)
+    images = {it for it in found if len(graph.types[it].shape) == 4 and _has_order(graph, it)}
     results = [item.operands[0] for item in graph.outputs]
     read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
     return frozenset(read), frozenset(written)
@@ -72,7 +85,7 @@ def _wanted(graph: Graph) -> set[int]:
 
 def _channels_last(shape: Shape) -> Shape:
     """The strides of a tensor channels last; none of one that is no image."""
-    return channels_last(shape) if len(shape) == 4 else ()
+    return channels_last(shape) if has_planes(shape) else ()
 
 
 def _has_order(graph: Graph, value: int) -> bool:
@@ -96,11 +109,11 @@ def is_channels_last_convolution(graph: Graph, item: Node) -> bool:
     the time of kernels around row-major ones, on an H200. Where sizes are chosen later only one of matrix units with a filter
     that is a weight.
     """
-    if item.op not in OF_IMAGES or graph.types[item.operands[0]].dtype is DType.float64:
+    if item.op not in _CONVOLUTIONS or graph.types[item.operands[0]].dtype is DType.float64:
         return False
-    if is_rare_convolution(graph, item):
+    if is_rare_convolution(graph, item) or (graph.depends_on_sizes and item.op not in OF_IMAGES):
         return False
-    if item.op in TRANSPOSED and item["pads"][:2] != item["pads"][2:]:
+    if item.op in TRANSPOSED and len({*sides(item.mapping)}) > 1:
         return False  # the result is a part of what the library gives
     if item["groups"] > 1:
         each = is_of_each_channel(graph, item) and not _is_row_major_alone(graph, item)
@@ -232,12 +245,13 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= MANY_IMAGES:
             images |= {item.operands[0], values[0]}
         elif item.op in ("block", *RESHAPES):
-            own = (value for value in values if len(shape := graph.types[value].shape) == 4 and shape[2:] in planes)
+            own = (value for value in values if graph.types[value].shape[2:] in planes)
             images |= {it for it in own if not any(pools_row_major(graph, graph.nodes[reader]) for reader in graph.readers[it])}
-        elif item.op in OF_IMAGES:  # the others: of groups, or not on matrix units
+        elif item.op in _CONVOLUTIONS:  # the others: of groups, or not on matrix units
             links.setdefault(item.operands[0], set()).update(values)
         elif item.op in _KEEP_ORDER or item.kind is Kind.ELEMENTWISE:
-            alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == 4]
-            for value in alike:
+            rank = len(graph.types[values[0]].shape)
+            alike = [value for value in (*item.operands, *values) if len(graph.types[value].shape) == rank]
+            for value in alike if has_planes(graph.types[values[0]].shape) else ():
                 links.setdefault(value, set()).update(alike)
     return {*reached(images, lambda value: links.get(value, ()))}

@@ -91,6 +91,11 @@ def write_moved_rows(file: ProgramFile, item: Node, value: int) -> None:
     _write(file, [(kind.shape, StridedMemory(pointers[base], strides), target)], pointers, file.names[value])
 
 
+def laid_channels_last(call: str, shape: Shape) -> str:
+    """The value of a call in this order of memory."""
+    return f"{call}.contiguous(memory_format=torch.channels_last{'_3d' if len(shape) == 5 else ''})"
+
+
 def write_row_major(file: ProgramFile, value: int, call: str) -> None:
     """Write a `call` of the library that gives an image channels last, and the kernel that copies it into row-major order.
 
@@ -99,7 +104,7 @@ def write_row_major(file: ProgramFile, value: int, call: str) -> None:
     kind = file.types[value]
     laid = file.add_value(kind, f"{file.names[value]}_channels_last")
     file.strides[laid] = channels_last(kind.shape)
-    file.body.append(f"    {file.names[laid]} = ({call}).contiguous(memory_format=torch.channels_last)")
+    file.body.append(f"    {file.names[laid]} = {laid_channels_last(f'({call})', kind.shape)}")
     file.buffers.append(file.write(value))
     pointers = {value: "y0_ptr", laid: "x0_ptr"}
     source, target = (StridedMemory(pointers[it], file.strides[it]) for it in (laid, value))

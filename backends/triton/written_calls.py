@@ -10,7 +10,7 @@ from mirage_eg.backends.launches.image_layouts import filter_strides, is_channel
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import View, reshaped_strides, runs_in_memory
 from mirage_eg.backends.triton.addressing import ALIGNMENT
-from mirage_eg.backends.triton.joint_concat import write_row_major
+from mirage_eg.backends.triton.joint_concat import laid_channels_last, write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.window_rows import write_windows
@@ -22,7 +22,7 @@ from mirage_eg.ir.op.moves import RESHAPES, VIEWS, VIEWS_OF_A_PART
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights
-from mirage_eg.ir.windows import OF_IMAGES, channels_last
+from mirage_eg.ir.windows import OF_IMAGES, channels_last, has_planes
 
 
 def empty(file: ProgramFile, value: int, strides: Shape, first: str) -> str:
@@ -40,7 +40,7 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
     windows = window_products(file.graph).get(value)
-    if item.op in OF_IMAGES and windows is None and is_channels_last_convolution(file.graph, item):
+    if windows is None and is_channels_last_convolution(file.graph, item):
         operands = [file.names[it] for it in channels_last_operands(file, item)]
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
@@ -48,17 +48,17 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     if windows is not None:
         call = write_windows(file, windows, value)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
-    is_image, has_gaps = value in images and len(types[value].shape) == 4, value in file.placement.gaps
+    is_laid, has_gaps = value in images and has_planes(types[value].shape), value in file.placement.gaps
     product = unaligned_products(file.graph).get(value)
     if product is not None and product.is_padded:
         call = f"{PRODUCT}({', '.join(operands)})"
     is_result = any(value in it.operands for it in file.graph.outputs)
-    if item.op in RESHAPES and (has_gaps or (is_image and _shows(file, item.operands[0], value))):
+    if item.op in RESHAPES and (has_gaps or (is_laid and _shows(file, item.operands[0], value))):
         call = f"{operands[0]}.as_strided({types[value].shape}, {file.strides[value]})"  # strides of dims of extent 1 count
-    elif has_gaps or (is_image and not (is_prepared or read_by_kernel or is_result)):
+    elif has_gaps or (is_laid and not (is_prepared or read_by_kernel or is_result)):
         pass  # it is written so, or only the library reads it
-    elif is_image and file.strides[value] == channels_last(types[value].shape):
-        call = f"({call}).contiguous(memory_format=torch.channels_last)"  # as the library gives it
+    elif is_laid and file.strides[value] == channels_last(types[value].shape):
+        call = laid_channels_last(f"({call})", types[value].shape)  # as the library gives it
     elif file.strides[value] != row_major(types[value].shape):
         call = f"{empty(file, value, file.strides[value], first)}.copy_({call})"
     elif not is_prepared and gives_channels_last(file.graph, item, value) and (read_by_kernel or is_result):
@@ -75,8 +75,10 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
 
 def gives_channels_last(graph: Graph, item: Node, value: int) -> bool:
     """Whether a call gives an image of several channels and positions channels last."""
-    _, channels, *plane = graph.types[value].shape if item.op in OF_IMAGES else (1, 1)
-    return channels > 1 and prod(plane) > 1 and is_channels_last_convolution(graph, item)
+    if not is_channels_last_convolution(graph, item):
+        return False
+    _, channels, *plane = graph.types[value].shape
+    return channels > 1 and prod(plane) > 1
 
 
 def _strided(file: ProgramFile, base: str, value: int, view: View) -> str:
@@ -141,7 +143,7 @@ def write_fused_convolution(file: ProgramFile, fused: FusedConvolution, value: i
     call = f"{FUSED}({image}, {weight}, {bias}, {added}, {windows})"
     file.calls_torch = True
     if value in file.placement.images:
-        file.body.append(f"    {name} = {call}.contiguous(memory_format=torch.channels_last)")
+        file.body.append(f"    {name} = {laid_channels_last(call, file.types[value].shape)}")
     elif gives_channels_last(file.graph, item, value) and file.strides[value] == row_major(file.types[value].shape):
         write_row_major(file, value, call)
     else:
@@ -234,14 +236,14 @@ def _filter_channels_last(file: ProgramFile, value: int, strides: Shape) -> int:
     kind = file.types[value]
     if value in file.converted:
         return file.converted[value]
-    if file.sizes or value not in marked_weights(file.graph) | file.prepared or kind.shape[2:] == (1, 1):
+    if file.sizes or value not in marked_weights(file.graph) | file.prepared or prod(kind.shape[2:]) == 1:
         return value
     if value not in file.filters:
         laid = file.filters[value] = file.add_value(kind, f"{file.names[value]}_channels_last")
         file.strides[laid] = strides
         name, is_last = file.names[value], strides == channels_last(kind.shape)
         copy = f"{empty(file, value, strides, name)}.copy_({name})"
-        call = f"{name}.contiguous(memory_format=torch.channels_last)" if is_last else copy
+        call = laid_channels_last(name, kind.shape) if is_last else copy
         file.preparation.append(f"    {file.names[laid]} = {call}")
     return file.filters[value]
 

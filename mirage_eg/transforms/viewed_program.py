@@ -6,7 +6,7 @@ from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, TensorType
-from mirage_eg.ir.windows import channels_last
+from mirage_eg.ir.windows import channels_last, has_planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,8 @@ class ViewedProgram:
         for item in self.given.inputs:
             copy.append(item)
         for place, item in enumerate(self.given.inputs):
-            value = copy.append(write.transpose(place, (0, 2, 3, 1))) if is_channels_last(item) else place
+            last = (0, *range(2, len(item["shape"])), 1)
+            value = copy.append(write.transpose(place, last)) if is_channels_last(item) else place
             inputs.append(shaped(value, self.given.input_types[place], graph.input_types[place]))
         results = map(shaped, copy.inlined(graph, inputs), graph.output_types, self.given.output_types)
         for value, item in zip([*results], self.given.outputs, strict=True):
@@ -36,4 +37,4 @@ class ViewedProgram:
 
 def is_channels_last(item: Node) -> bool:
     """Whether an input is images in this order of memory."""
-    return len(item["shape"]) == 4 and item.get("strides") == channels_last(item["shape"])
+    return has_planes(item["shape"]) and item.get("strides") == channels_last(item["shape"])

@@ -37,6 +37,7 @@ from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import has_planes
 from mirage_eg.search.elementwise_chains import continued, uncounted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.chosen_rows import chosen_rows
@@ -94,7 +95,7 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
 def _images(program: Graph) -> Mapping[int, Shape]:
     """The strides of the images that are channels last in a kernel graph of the program."""
     found = {} if program.depends_on_sizes else image_layouts(program, frozenset())
-    return {value: strides for value, strides in found.items() if len(program.types[value].shape) == 4}
+    return {value: strides for value, strides in found.items() if has_planes(program.types[value].shape)}
 
 
 def is_barrier(item: Node) -> bool:

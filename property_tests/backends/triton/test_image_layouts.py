@@ -64,6 +64,21 @@ def test_transposed_convolutions_are_channels_last(run_program: RunProgram, pads
     assert is_right(run_program, p.graph(), source, "float16")
 
 
+@pytest.mark.parametrize(("transposed", "end"), [(False, "kernel"), (True, "kernel"), (True, "result"), (False, "pooling")])
+def test_volumes_are_channels_last(run_program: RunProgram, transposed: bool, end: str) -> None:
+    """But those that a generated pooling reads, and the caller's: a kernel copies these into row-major order."""
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 8, 4, 5, 6), "float32", "x"), p.new_input((8, 8, 3, 3, 3), "float32", "w", weight=True)
+    name = "conv_transpose3d" if transposed else "conv3d"
+    y = getattr(p, name)(x, w, pads=(1,) * 6)
+    pooled = p.max_pool3d(y, window=(2, 2, 2), strides=(2, 2, 2)) if end == "pooling" else y
+    p.mark_output(doubled(p, y, 1) if end == "kernel" else pooled)
+    source = emit(p.graph())
+    assert f"{name}(x_channels_last, w_channels_last, " in source and f"w.contiguous({LAST}_3d)" in source
+    assert ("row_major_kernel[" in source) is (end != "kernel") and "max_pool3d(" not in source.partition("def launch")[2]
+    assert is_right(run_program, p.graph(), source, "float32")
+
+
 def test_filters_are_converted_once() -> None:
     source = emit(two_convolutions())
     launch = source.partition("def launch")[2]
