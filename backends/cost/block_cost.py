@@ -178,7 +178,7 @@ def _exposed_us(work: "BlockWork", blocks: int, loop: int, device: Device, busy_
 
 
 HIDING = 1.75  # the power of the blocks that hide a wait (fitted)
-TURNED = 2  # reductions in the time of which a tile is transposed in shared memory: images channels last on an H200
+TRANSPOSITION = 2  # reductions in the time of which a tile is transposed in shared memory: images channels last on an H200
 RESIDENT_PRODUCTS = 2  # blocks of a multiprocessor whose products have computed operands, by their registers
 HALVING = 5 * WARP  # operations while a warp adds one half of a row to the other: shuffles have a quarter of their rate
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
@@ -351,14 +351,14 @@ def work_of_tiles(
                     halvings += elements * log2(min(WARP, power_of_two(columns))) * times
     arithmetic += 0 if ahead else HALVING * halvings  # four lanes have a row of a product
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
-    (once, steps), turned = _sequential_reductions(block, shapes), _turned_bytes(block, shapes)
+    (once, steps), transposed = _sequential_reductions(block, shapes), _transposed_bytes(block, shapes)
     held = results + besides + (odd if ahead else 0)
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
-    counts = loaded, wasted, flops, arithmetic, functions, max(1, steps), max(once, TURNED if turned else 0)
+    counts = loaded, wasted, flops, arithmetic, functions, max(1, steps), max(once, TRANSPOSITION if transposed else 0)
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
     live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster if loop == 1 else 1)
     scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
-    resident = min(resident_blocks(live_bytes, threads, loops=loop > 1), SHARED_MEMORY / max(1, turned))
+    resident = min(resident_blocks(live_bytes, threads, loops=loop > 1), SHARED_MEMORY / max(1, transposed))
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
 
 
@@ -422,7 +422,7 @@ def _has_odd_rows(item: "_TileOp") -> bool:
     return len(rows) > 1 and rows[-1] * item.size % REGISTER != 0
 
 
-def _turned_bytes(block: Graph, shapes: Sequence[Shape]) -> int:
+def _transposed_bytes(block: Graph, shapes: Sequence[Shape]) -> int:
     """The bytes of shared memory of the largest computed tile that is transposed there, but for dims of one element."""
     most = 0
     for item in _tile_ops(block):
