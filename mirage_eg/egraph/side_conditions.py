@@ -36,9 +36,9 @@ class SideConditions:
         self._asserting: dict[str, list[tuple[Law, tuple[Pattern, ...], Pattern | None]]] = {}
         for law in laws:
             lets = law.lets
-            for action in law.actions:
+            for action in (it for it in law.actions if it.kind in ("assert", "set")):
                 head, *value = (replaced(argument, lets) for argument in action.arguments)
-                if action.kind in ("assert", "set") and isinstance(head, Apply):
+                if isinstance(head, Apply):
                     entry = law, head.arguments, value[0] if value else None
                     self._asserting.setdefault(head.name, []).append(entry)
         self._memo: dict[tuple[Any, ...], tuple[Any, Any]] = {}  # keys name trees by id; the values keep them alive
