@@ -16,7 +16,7 @@ from __future__ import annotations  # egglog.bindings names its unions for type 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from math import inf
 from time import perf_counter
 
@@ -76,7 +76,7 @@ def simplify(program: Graph) -> Simplification:
         plain = passes[name] = rewritten(plain)
     terms = OpTerms()
     egraph = bindings.EGraph()
-    egraph.run_program(*egraph.parse_program(packaged_text("simplify/00_simplify.egg"), "rules/simplify/00_simplify.egg"))
+    egraph.run_program(*_laws())
     egraph.run_program(*terms.commands(plain, partial(_term, plain, terms)))
     matches = Counter[str]()
     _, stopped = saturate_until(egraph, ("shapes", "simplify"), _LIMITS, matches)
@@ -87,6 +87,11 @@ def simplify(program: Graph) -> Simplification:
     passes["chains of products"] = after = associate(passes["laws"])
     laws = tuple(sorted((law, count) for law, count in matches.items() if "shape of" not in law))
     return Simplification(program, after, tuple(passes.items()), laws, stopped, perf_counter() - start)
+
+
+@cache
+def _laws() -> tuple[bindings._Command, ...]:
+    return tuple(bindings.EGraph().parse_program(packaged_text("simplify/00_simplify.egg"), "rules/simplify/00_simplify.egg"))
 
 
 def _with_late_slices(program: Graph) -> Graph:
