@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 from math import inf
 
+from mirage_eg.backends.evaluator.cpu_threads import ending
 from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.found import Found, Lowered, lower
@@ -66,6 +67,28 @@ def within_budget(until: Deadline, chosen: Sequence[Lowered]) -> Iterator[Sequen
         done += count
         left = until.left()
         count = int(left * done / max(seconds - left, 1e-9))
+
+
+def one_by_one(
+    until: Deadline, chosen: Sequence[Lowered], program: Graph, size_of_check: Callable[[Graph], int]
+) -> Iterator[Sequence[Lowered]]:
+    """The fused ones in turn, each alone, until the time is over; the `program` first, which needs no check where its kernels
+    are ours, and those last whose check may take half of what is left.
+
+    Raises OverdueError: the time is over while the size of a check is found.
+    """
+    fused = sorted((entry for entry in chosen if entry.fused), key=lambda entry: entry.graph != program)
+    late: list[Lowered] = []
+    for entry in fused:
+        with ending(until):  # sizes of checks are found by evaluating parts
+            is_late = entry.graph != program and size_of_check(entry.graph) > until.left() / 2 * HEURISTICS.checked_elements
+        if is_late:
+            late.append(entry)
+        else:
+            yield [entry]
+    for entry in late:
+        if not until.passed():
+            yield [entry]
 
 
 def large_checks_last(until: Deadline, chosen: Sequence[Lowered], size_of_check: Callable[[Graph], int]) -> list[Lowered]:

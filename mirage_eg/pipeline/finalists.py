@@ -1,6 +1,6 @@
 """The stage that chooses the candidates of a searched program, or tunes them, and verifies them while they compile."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,10 +11,19 @@ from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, background_task, ending
 from mirage_eg.backends.launches.launch_graph import generates_kernels
 from mirage_eg.ir.axes import Axes
+from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.pipeline.choose_candidates import Groups, choose, diverse_by_kind, large_checks_last, with_library, within_budget
+from mirage_eg.pipeline.choose_candidates import (
+    Groups,
+    choose,
+    diverse_by_kind,
+    large_checks_last,
+    one_by_one,
+    with_library,
+    within_budget,
+)
 from mirage_eg.pipeline.compile_stage import EQUAL_TO_ITSELF, NO_ERROR, UNWRITTEN, Compiled, Compiler, candidate_of
 from mirage_eg.pipeline.equal_programs import EqualPrograms
 from mirage_eg.pipeline.found import Found, Lowered
@@ -137,12 +146,8 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
     Without a GPU those compile that may be the first, by prediction at once, others when it turns out that they may.
     """
     verified = Verified()
-    if not run.wanted.others and not run.on_gpu:
-        chosen = _lowered(chosen, ordered(_likely(chosen), run.options))
     with suppress(OverdueError):
-        with ending(run.until):  # sizes of checks are found by evaluating parts
-            in_turn = large_checks_last(run.until, chosen, reference.size_of_check)
-        for batch in within_budget(run.until, in_turn):
+        for batch in _batches(run, chosen, reference):
             some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, _likely(batch)))
             with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:
                 verified = verified.joined(verify(run, reference, batch, primitive, compiled))
@@ -155,6 +160,17 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
         note = f"{left_out} of {len(chosen)} candidates were not verified: the budget was spent"
         verified = replace(verified, notes=(note,))
     return verified
+
+
+def _batches(run: Run, chosen: Sequence[Lowered], reference: BlockReference) -> Iterator[Sequence[Lowered]]:
+    """The candidates that are verified together, the first batch first; without a GPU one by one where the first is wanted."""
+    if run.until != NEVER and not (run.wanted.others or run.on_gpu or run.is_part):
+        in_order = _lowered(chosen, ordered(_likely(chosen), run.options))
+        yield from one_by_one(run.until, in_order, run.program, reference.size_of_check)
+    else:
+        with ending(run.until):  # sizes of checks are found by evaluating parts
+            in_turn = large_checks_last(run.until, chosen, reference.size_of_check)
+        yield from within_budget(run.until, in_turn)
 
 
 def _has_the_first(run: Run, verified: Verified, chosen: Sequence[Lowered]) -> bool:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from math import prod
 from typing import Any
@@ -25,7 +25,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
 from mirage_eg.optimizer.tune import Tuning
-from mirage_eg.pipeline.choose_candidates import large_checks_last, with_hope, within_budget
+from mirage_eg.pipeline.choose_candidates import large_checks_last, one_by_one, with_hope, within_budget
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.optimize import optimize, optimize_wanted
 from mirage_eg.pipeline.partition_stage import Partitioner
@@ -260,6 +260,18 @@ def test_candidates_behind_the_first_are_verified_where_they_are_wanted(monkeypa
     every, one = (optimize_wanted("", p.graph(), options, Wanted(others=it), tuning=tuning).candidates for it in (True, False))
     fused = [[it for it in found if it.fused] for found in (every, one)]
     assert len(fused[0]) > len(fused[1]) == 1 and fused[1][0].compile.ok and fused[1][0].float_check.ok
+
+
+def test_where_the_first_is_wanted_large_checks_come_last_and_what_needs_none_first() -> None:
+    program, large, small, last = (written(partial(_rows, rows=rows)) for rows in range(1, 5))
+    sizes = {large: 1 << 40, small: 1}
+    chosen = [Lowered(Found(it, 1.0, fused=True), it) for it in (large, small, last, program)]
+    found = one_by_one(after(60), chosen, program, sizes.__getitem__)
+    assert [next(found)[0].graph for _ in range(2)] == [program, small]  # the size of the check of `last` is not asked for
+
+
+def _rows(p: KernelGraph, rows: int) -> Tensor:
+    return p.exp(p.new_input((rows, 4), "float32"))
 
 
 def test_without_a_gpu_none_is_verified_behind_the_first_that_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
