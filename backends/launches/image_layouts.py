@@ -1,4 +1,4 @@
-"""Images in the order of cuDNN's kernels, channels last: what convolutions read and write in a program.
+"""Images and volumes in the order of cuDNN's kernels, channels last: what convolutions read and write in a program.
 
 Convolutions of torch give an image channels last if their filter is so; images and filters in row-major order are converted
 before and behind each of them. Filters that are weights are converted once, by `prepare`; other filters and images that are
@@ -53,8 +53,8 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     Values with `declared` strides and inputs are not among them, nor results that the caller does not want so.
     """
     results = {value for item in graph.outputs for value in item.operands}
-    pooled = {item.operands[0] for item in graph.nodes if item.op in _OF_VOLUMES}
-    fixed = declared.union(graph.input_values, results - _wanted(graph), pooled)
+    by_rows = {item.operands[0] for item in graph.nodes if _reads_rows_of_volumes(item)}
+    fixed = declared.union(graph.input_values, results - _wanted(graph), by_rows)
     found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed if _has_order(graph, value)}
     for image in [*found]:
         found |= _reshaped_to(graph, image, found[image], fixed)
@@ -69,6 +69,11 @@ def ordered_ends(graph: Graph, may: bool = False) -> tuple[frozenset[int], froze
     results = [item.operands[0] for item in graph.outputs]
     read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
     return frozenset(read), frozenset(written)
+
+
+def _reads_rows_of_volumes(item: Node) -> bool:
+    """Whether an op is a pooling or a convolution of groups, of volumes: generated kernels read these row-major."""
+    return item.op in _OF_VOLUMES or (item.op in _CONVOLUTIONS and item.op not in OF_IMAGES and item["groups"] > 1)
 
 
 def _is_given_so(item: Node) -> bool:

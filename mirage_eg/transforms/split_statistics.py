@@ -9,11 +9,12 @@ trusted: candidates are verified against the program as the user wrote it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from math import prod
 from operator import itemgetter
 
+from mirage_eg.backends.launches.image_layouts import image_layouts
 from mirage_eg.ir.builder import KernelGraph
 from mirage_eg.ir.dtypes import DType, promote
 from mirage_eg.ir.graph import Graph
@@ -26,18 +27,23 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.tensor import Tensor
 
 _PART = 4096  # elements of a part at most: a block holds it with registers to spare
+_PART_OF_IMAGE = 1024  # channels last: a block holds parts of many channels, whose elements are neighbours in memory
 _LEAST = 256  # elements; shorter parts cost more in partial results than they save
 
 
 @dataclass(frozen=True, slots=True)
 class Variance:
-    """A value that is the variance of x over `dims`, times `count`, which is 1 or their number of elements; and the mean."""
+    """A value that is the variance of x over `dims`, times `count`, which is 1 or their number of elements; and the mean.
+
+    `part`: the most elements of a part of a row.
+    """
 
     x: int
     mean: int
     value: int
     dims: tuple[int, ...]
     count: int
+    part: int = _PART
 
 
 def with_split_statistics(program: Graph, longest: int) -> Graph | None:
@@ -46,7 +52,9 @@ def with_split_statistics(program: Graph, longest: int) -> Graph | None:
     `program` holds primitive ops. Partial statistics are float32 at least.
     """
     found = [it for it in variances(program) if prod(program.types[it.x].shape[dim] for dim in it.dims) > longest]
-    split = {it.value: it for it in found if _parted(program.types[it.x].shape, it.dims) is not None}
+    images = image_layouts(program, frozenset()) if found else {}
+    found = [replace(it, part=_PART_OF_IMAGE) if it.x in images else it for it in found]
+    split = {it.value: it for it in found if _parted(program.types[it.x].shape, it.dims, it.part) is not None}
     return _Rewriting(program, split).graph() if split else None
 
 
@@ -95,7 +103,7 @@ class _Parts:
     outer: tuple[int, ...]
 
 
-def _parted(shape: Shape, dims: Sequence[int]) -> _Parts | None:
+def _parted(shape: Shape, dims: Sequence[int], most: int) -> _Parts | None:
     """Parts of the last of these dims, as many as one part may have, and a divisor of the one before; None if too short."""
     extents: list[tuple[int, str]] = []  # from the last dim on: extent, and what it is
     held, is_full = 1, False
@@ -103,7 +111,7 @@ def _parted(shape: Shape, dims: Sequence[int]) -> _Parts | None:
         if dim not in dims:
             extents.append((shape[dim], "kept"))
             continue
-        longest = 1 if is_full else min(_PART // held, shape[dim])
+        longest = 1 if is_full else min(most // held, shape[dim])
         part = next(extent for extent in range(longest, 0, -1) if shape[dim] % extent == 0)
         held, is_full = held * part, is_full or part < shape[dim]
         extents += [(extent, what) for extent, what in ((part, "inner"), (shape[dim] // part, "outer")) if extent > 1]
@@ -166,7 +174,7 @@ class _Rewriting:
     def _statistics(self, it: Variance) -> Tensor:
         """The mean; the variance is kept until the program has it."""
         g, kind = self._written, self._program.types[it.x]
-        parts = _parted(kind.shape, it.dims)
+        parts = _parted(kind.shape, it.dims, it.part)
         assert parts is not None
         x, wide = self._as_written(it.x), promote(kind.dtype, DType.float32)
         x = x if wide is kind.dtype else g.cast(x, wide)

@@ -110,3 +110,17 @@ def test_other_rows_stay_whole(name: str) -> None:
         "parts of two elements": normalized((4, 2 * 8209), (1,)),
     }
     assert with_split_statistics(programs[name], 16_384) is None
+
+
+@pytest.mark.parametrize("window", [3, 0])
+def test_parts_of_images_channels_last_are_short(window: int) -> None:
+    """A block holds those of many channels."""
+    p = new_kernel_graph()
+    x = p.new_input((4, 32, 128, 128), "float32")
+    y = p.conv2d(x, p.new_input((32, 32, window, window), "float32", weight=True)) if window else p.relu(x)
+    mean = p.mean(p.mean(p.mean(y, 2), 3), 0)
+    p.mark_output(p.mean(p.mean(p.mean(p.square(y - mean), 2), 3), 0))
+    split = with_split_statistics(p.graph(), 16_384)
+    assert split is not None
+    parts = [split.types[item.operands[0]].shape[-1] for item in split.nodes if item.op == "mean"]
+    assert max(parts) == (882 if window else 4096)

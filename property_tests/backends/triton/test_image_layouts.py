@@ -5,7 +5,7 @@ import re
 import pytest
 
 from mirage_eg import new_kernel_graph
-from mirage_eg.backends.launches.image_layouts import ordered_ends
+from mirage_eg.backends.launches.image_layouts import image_layouts, ordered_ends
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
@@ -66,17 +66,31 @@ def test_transposed_convolutions_are_channels_last(run_program: RunProgram, pads
 
 @pytest.mark.parametrize(("transposed", "end"), [(False, "kernel"), (True, "kernel"), (True, "result"), (False, "pooling")])
 def test_volumes_are_channels_last(run_program: RunProgram, transposed: bool, end: str) -> None:
-    """But those that a generated pooling reads, and the caller's: a kernel copies these into row-major order."""
+    """But those that a pooling reads, and the caller's: a kernel copies these row-major."""
     p = new_kernel_graph()
     x, w = p.new_input((2, 8, 4, 5, 6), "float32", "x"), p.new_input((8, 8, 3, 3, 3), "float32", "w", weight=True)
     name = "conv_transpose3d" if transposed else "conv3d"
     y = getattr(p, name)(x, w, pads=(1,) * 6)
-    pooled = p.max_pool3d(y, window=(2, 2, 2), strides=(2, 2, 2)) if end == "pooling" else y
-    p.mark_output(doubled(p, y, 1) if end == "kernel" else pooled)
+    ends = {
+        "kernel": lambda: doubled(p, y, 1),
+        "result": lambda: y,
+        "pooling": lambda: p.max_pool3d(y, window=(2, 2, 2), strides=(2, 2, 2)),
+    }
+    p.mark_output(ends[end]())
     source = emit(p.graph())
     assert f"{name}(x_channels_last, w_channels_last, " in source and f"w.contiguous({LAST}_3d)" in source
     assert ("row_major_kernel[" in source) is (end != "kernel") and "max_pool3d(" not in source.partition("def launch")[2]
     assert is_right(run_program, p.graph(), source, "float32")
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_volumes_that_a_convolution_of_groups_reads_are_row_major(groups: int) -> None:
+    """A generated kernel reads them so."""
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 8, 4, 5, 6), "float32", "x"), p.new_input((8, 8, 3, 3, 3), "float32", "w", weight=True)
+    y = p.conv3d(x, w, pads=(1,) * 6)
+    p.mark_output(p.conv3d(y, p.new_input((8, 8 // groups, 3, 3, 3), "float32", "each", weight=True), groups=groups))
+    assert ([*image_layouts(p.graph(), frozenset())] == [y.position]) is (groups == 1)
 
 
 def test_filters_are_converted_once() -> None:
