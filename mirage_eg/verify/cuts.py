@@ -9,6 +9,7 @@ nothing here is trusted but the composition itself.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from itertools import count
 from math import prod
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
@@ -16,7 +17,7 @@ from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
-from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS, LOGARITHMS, QUOTIENTS, ROOTS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
@@ -62,23 +63,58 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
         small, kernels = joint.at(joint.tiny())
         if sum(prod(kind.shape) for kind in (*small.input_types, *small.output_types)) > MOST_ELEMENTS:
             return {}
-        trial = RandomInputs(small, seed).field(0)
+        shared = _shared_products(small, kernels)
+        parts = [_behind(graph, [pair[side] for pair in shared]) for side, graph in enumerate((small, kernels))]
+        trial = RandomInputs(parts[0][0], seed).field(0)
     except (GraphError, UnsupportedError):
         return {}
-    known, found = dict[tuple[object, ...], int](), dict[int, int]()
-    for graph, whole in ((small, program), (kernels, candidate)):
-        inner = [value for item, values in graph.numbered() if item.op != "input" for value in values]
-        every = Graph((*(item for item in graph.nodes if item.op != "output"), *(node("output", value) for value in inner)))
-        components = trial.algebra.read(evaluate(every, trial.inputs, trial.algebra, stack=trial.algebra.stack))
+    known = dict[tuple[object, ...], int]()
+    found = {value: other for other, value in shared}
+    for (part, inner), whole in zip(parts, (program, candidate), strict=True):
+        components = trial.algebra.read(evaluate(part, trial.inputs, trial.algebra, stack=trial.algebra.stack))
         for value, component in zip(inner, components, strict=True):
             undefined = None if component.undefined is None else component.undefined.tobytes()
             key = (whole.types[value], component.residues.tobytes(), undefined)
-            if graph is small:
+            if whole is program:
                 known.setdefault(key, value)
             elif key in known:
                 found[value] = known[key]
     ends, hidden = _ends(candidate), _exponents(program) | _unnormalized(program)
     return {value: other for value, other in found.items() if value not in ends and other not in hidden}
+
+
+def _shared_products(program: Graph, candidate: Graph) -> list[tuple[int, int]]:
+    """The products and convolutions that both compute by the same ops from inputs that nothing else reads, as values of each.
+
+    Their values are equal at all inputs: random ones take less time.
+    """
+    numbers = dict[object, int]()
+    found: list[dict[int, int]] = []
+    for graph in (program, candidate):
+        inputs, own, products = count(), list[int](), dict[int, int]()
+        for item, values in graph.numbered():
+            read = (next(inputs),) if item.op == "input" else (item.op, item.attributes, *(own[it] for it in item.operands))
+            for place, value in enumerate(values):
+                own.append(numbers.setdefault((read, place), len(numbers)))
+                if _is_product(item) and _reads_alone(graph, value):
+                    products.setdefault(own[-1], value)
+        found.append(products)
+    return [(value, found[1][number]) for number, value in found[0].items() if number in found[1]]
+
+
+def _reads_alone(graph: Graph, value: int) -> bool:
+    """Whether nothing but a value is computed from what it is computed from."""
+    inside = [*reached([value], lambda it: graph.node_of[it].operands)]
+    places = {graph.makers[it] for it in inside}
+    return all(places.issuperset(graph.readers[it]) for it in inside if it != value)
+
+
+def _behind(graph: Graph, given: Sequence[int]) -> tuple[Graph, list[int]]:
+    """The graph with the values `given` as inputs behind its own, and its other inner values as outputs; those as values."""
+    inner = [value for item, values in graph.numbered() if item.op != "input" for value in values if value not in given]
+    copy = part_of(graph, (*graph.input_values, *given), inner)
+    assert copy is not None
+    return copy, inner
 
 
 def _exponents(program: Graph) -> set[int]:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import mirage_eg as mi
+from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.verify.block_reference import BlockReference
@@ -37,6 +38,20 @@ def test_outputs_stand_for_those_of_the_program_in_order(values: tuple[int, int]
     assert [it.op for it in program.nodes if it.op != "output"] == ["input", "input", "matmul", "exp"]
     assert not BlockReference(program).check(with_outputs(program, *values)).equal
     assert BlockReference(program).check(with_outputs(program, 2, 3)).equal
+
+
+def test_a_product_that_both_compute_by_the_same_ops_is_not_evaluated_to_find_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def evaluated(graph: Graph, *rest: Any, **named: Any) -> Any:
+        seen.extend(item.op for item in graph.ops)
+        return evaluate(graph, *rest, **named)
+
+    monkeypatch.setattr("mirage_eg.verify.cuts.evaluate", evaluated)
+    one = of_two_inputs(lambda p, x, y: (p.exp((z := x @ y) + z),))
+    other = of_two_inputs(lambda p, x, y: (p.exp(p.scale(x @ y, 2)),))
+    assert [[item.op for item in pair.program.ops] for pair in pairs_of(one, other, seed=0)] == [["add", "exp"]]
+    assert "exp" in seen and "matmul" not in seen
 
 
 def test_an_input_that_is_an_output_of_both_needs_no_part() -> None:
