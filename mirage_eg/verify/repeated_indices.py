@@ -290,6 +290,10 @@ class _Sums:
             return _Value(along, ONE, sums=sums)
         if any(it.terms is None for it in read) or any(it.along not in (frozenset(), along) for it in read):
             return plain
+        if along & (self._own - self._group) and (
+            item.op == "shift" or (item.op in BROADCASTS | TERMS.keys() and not all(it.along for it in read))
+        ):  # of ragged parts: it counts once in each, however many indices that has
+            return plain
         if along == self._group and not sums:
             if any(self._have_steps(it.terms or ONE) for it in read):
                 self._stepped.add(value)

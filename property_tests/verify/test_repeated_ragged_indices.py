@@ -9,7 +9,8 @@ import pytest
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.threadblock_graph import new_threadblock_graph
+from mirage_eg.ir.threadblock_graph import ThreadblockGraph, new_threadblock_graph
+from mirage_eg.verify import restriction
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.restriction import restricted
 from mirage_eg.verify.verdict import Equality
@@ -112,3 +113,80 @@ def test_sums_of_several_places_that_no_op_reads_together_count_once() -> None:
     graph.mark_output(pooled(graph, graph.new_input((4, 64, 500, 701), "float32", "x")))
     small = restricted(expand(graph.graph()), graph.graph(), sums=True)
     assert small is not None and small.program.input_types[0].shape[1] == 2
+
+
+Write = Callable[[Any, Any, Any], Any]
+LENGTH = 1000  # 32 tiles of at most 33
+SHORT = Fraction(LENGTH * 27, 26 * 33 * 32)  # indices for each of 26 over places for each of 27
+
+
+def counted(write: Write) -> Graph:
+    graph = new_kernel_graph()
+    x, y = (graph.new_input((4, extent), "float32", name) for extent, name in ((LENGTH, "x"), (33, "y")))
+    for value in write(graph, x, y):
+        graph.mark_output(value)
+    return graph.graph()
+
+
+def by_tiles(
+    write: Write, parts: int = 3, loop: int = 11, walks: bool = False, then: Write = lambda graph, found, y: found
+) -> Graph:
+    """The sum over parts of what a block makes of its tiles of x, and of all y, or of one column of it in each iteration."""
+
+    def kernels(graph: Any, x: Any, y: Any) -> Any:
+        block: ThreadblockGraph = new_threadblock_graph((4, parts), forloop_range=loop)
+        own = block.op("input", shape=x.shape, dtype="float32", imap=(0, 1), fmap=1, tile=(1, 32))
+        for value in write(block, own, block.new_input(y, (0, -1), 1 if walks else -1)):
+            block.new_output(value, (0, 1))
+        return [graph.sum(then(graph, value, y), 1) for value in graph.customized([x, y], block)]
+
+    return counted(kernels)
+
+
+def total(block: Any, x: Any) -> Any:
+    return block.forloop_accum(block.reduction(block.exp(x), 1))
+
+
+def plus(graph: Any, x: Any, y: Any, count: Fraction = Fraction(1)) -> Any:
+    return [graph.add(graph.sum(graph.exp(x), 1), graph.scale(graph.sum(y, 1), count))]
+
+
+def column(graph: Any, found: Any, y: Any) -> Any:
+    return graph.add(found, graph.op("broadcast", graph.sum(y, 1), shape=(4, 3)))
+
+
+COUNTS: dict[str, tuple[Graph, Write, Write]] = {  # a µGraph, its program, and another one
+    "one in each part": (
+        by_tiles(lambda b, x, y: [b.shift(total(b, x), 1)]),
+        lambda graph, x, y: [graph.shift(graph.sum(graph.exp(x), 1), 3)],
+        lambda graph, x, y: [graph.shift(graph.sum(graph.exp(x), 1), 3 * SHORT)],
+    ),
+    "a sum in each part": (
+        by_tiles(lambda b, x, y: [total(b, x)], then=column),
+        lambda graph, x, y: plus(graph, x, y, Fraction(3)),
+        lambda graph, x, y: plus(graph, x, y, 3 * SHORT),
+    ),
+    "a mean over the loop": (
+        by_tiles(lambda b, x, y: [b.forloop_accum(b.exp(x), "mean", 1)], parts=1, loop=32),
+        lambda graph, x, y: [graph.mean(graph.exp(x), 1)],
+        lambda graph, x, y: [graph.scale(graph.mean(graph.exp(x), 1), SHORT)],
+    ),
+    "iterations without an empty one": (
+        by_tiles(lambda b, x, y: [b.mul(total(b, x), b.forloop_accum(b.shift(b.scale(b.sum(y, 1), 0), 1)))], parts=1, loop=33),
+        lambda graph, x, y: [graph.scale(graph.sum(graph.exp(x), 1), 32)],
+        lambda graph, x, y: [graph.scale(graph.sum(graph.exp(x), 1), 33)],
+    ),
+    "columns without that of an empty iteration": (
+        by_tiles(lambda b, x, y: [total(b, x), b.forloop_accum(y)], parts=1, loop=33, walks=True),
+        lambda graph, x, y: [graph.sum(graph.exp(x), 1), graph.sum(graph.slice(y, 1, 0, 32), 1)],
+        lambda graph, x, y: [graph.sum(graph.exp(x), 1), graph.sum(y, 1)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_what_parts_and_iterations_count_is_counted_at_full_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(restriction, "ELEMENTS", 64)
+    candidate, right, wrong = COUNTS[name]
+    assert BlockReference(counted(right)).check(candidate).verdict is Equality.EQUAL
+    assert BlockReference(counted(wrong)).check(candidate).verdict is Equality.NOT_EQUAL
