@@ -11,7 +11,7 @@ from mirage_eg.ir.errors import ElementTypeError, GraphError
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, NestedGraph, Node, Phase, TensorType
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.plurals import counted
-from mirage_eg.ir.ragged import LOOP, Cut, Cuts, given_part, part_extent, result_cuts
+from mirage_eg.ir.ragged import LOOP, Cut, Cuts, check_empty_iterations, given_part, part_extent, result_cuts
 from mirage_eg.ir.result_dtypes import WRAPPING, result_dtype
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeExpression, divisor, read_dims
@@ -49,6 +49,8 @@ class Checker:
             outputs = [_output_type(self, item, operands[0], varies)] if item.op == "output" else []
             results = [] if outputs else _result_types(self, item, operands)
             cuts = _cuts(self, item, operands, results)
+            if outputs and self.cuts:
+                check_empty_iterations(self.nodes, self.cuts, (*self.grid, self.loop))
         except GraphError as error:
             raise type(error)(f"node {len(self.nodes)}: {item.op}: {error}") from None
         start = len(self.types)

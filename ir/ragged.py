@@ -5,13 +5,15 @@ the extent that the tile has. Ops whose meaning would depend on the extent of a 
 sum and scale it), a reshape that merges or splits the dim, a sum over tiles of unequal extents.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
+from mirage_eg.ir.node import Node, result_count
 from mirage_eg.ir.op.derived import SOFTMAXES
+from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, SQUARES, TERMS
 from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
@@ -119,3 +121,53 @@ def _shown(op: str, shape: Shape, cuts: Cuts, result: Shape, attributes: Mapping
     if lost is not None:
         raise GraphError(f"got {text(shape)} to {text(result)}, which selects, merges or splits a dim cut {_said(lost)}")
     return tuple(cuts[source[dim]] if dim in source else None for dim in range(len(result)))
+
+
+def check_empty_iterations(nodes: Sequence[Node], cuts: Mapping[int, Cuts], counts: Sequence[int]) -> None:
+    """Whether the iterations of the last block after the end of a dim leave each accumulator as it is.
+
+    Kernels run them, on tiles without elements: a sum over such a tile is 0, a maximum −∞. `counts`: grid and loop.
+
+    Raises GraphError: an accumulator takes something else there.
+    """
+    every = {cut for own in cuts.values() for cut in own if cut and any(place == LOOP for place, _ in cut.steps)}
+    empty = {cut for cut in every if sum((counts[place] - 1) * step for place, step in cut.steps) >= cut.extent}
+    known: list[str] = []
+    for item in nodes if empty else ():
+        read = [known[i] for i in item.operands]
+        found = _after_the_end(item, read, [cuts.get(i, ()) for i in item.operands], empty)
+        if OPS[item.op].kind is Kind.ACCUMULATOR and found != OPS[item.op].reduction:
+            cut = next(iter(empty))
+            raise GraphError(
+                f"got {item.op} of what is not empty in an iteration after the end of a dim cut {_said(cut)}; wanted "
+                f"{'a maximum' if OPS[item.op].reduction == 'max' else 'a sum'} over that dim, or fewer iterations"
+            )
+        has_it = any(cut in empty for cut in cuts.get(len(known), ()))
+        known += ["" if has_it else found] * result_count(item)
+
+
+def _after_the_end(item: Node, read: Sequence[str], cuts: Sequence[Cuts], empty: Collection[Cut]) -> str:
+    """What a result is where tiles have no elements: the reduction to which it adds nothing, "same" as elsewhere, or ""."""
+    op, kind = item.op, OPS[item.op].kind
+    if kind in (Kind.REDUCTION, Kind.ACCUMULATOR):
+        own, dim = OPS[op].reduction or op, item.get("dim")
+        if (dim is not None and cuts[0] and cuts[0][dim] in empty) or read[0] == own:
+            return own
+    if kind is Kind.MATMUL and cuts[0] and cuts[0][-1] in empty:
+        return "sum"
+    if kind is Kind.GRAPH:
+        known, given = list[str](), iter(read)
+        for inner in item["graph"].nodes:
+            inside = [known[i] for i in inner.operands]
+            known.append(next(given) if inner.op == "input" else _after_the_end(inner, inside, [()] * len(inside), empty))
+        return known[-1]
+    if {*read} <= {"same"}:
+        return "same"
+    if op in VIEWS or op in CASTS or op in ("scale", "mean", "shift", "output"):
+        keeps = read[0] == "max" and (op != "scale" or item["factor"] > 0) and op != "mean"
+        return read[0] if keeps or (read[0] == "sum" and op != "shift") else ""
+    if op in TERMS or op in SQUARES:
+        return "sum" if {*read} == {"sum"} else ""
+    if op in QUOTIENTS:
+        return "sum" if [*read] == ["sum", "same"] else ""
+    return "sum" if (op in PRODUCTS or kind is Kind.MATMUL) and "sum" in read and {*read} <= {"sum", "same"} else ""

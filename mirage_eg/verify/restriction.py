@@ -206,13 +206,6 @@ def _kept_of(dim: Dim, sizes: Sequence[int], axes: Axes) -> tuple[int, ...]:
     return tuple(kept)
 
 
-def _has_empty_iterations(graph: Graph) -> bool:
-    """Whether the last block has iterations behind the end of a dim that the loop cuts."""
-    counts = (*graph.grid, graph.loop)
-    cuts = [cut for every in graph.cuts.values() for cut in every if cut]
-    return any(sum((counts[place] - 1) * step for place, step in cut.steps) >= cut.extent for cut in cuts)
-
-
 Body = tuple[Graph, list[int]]
 
 
@@ -272,22 +265,7 @@ class _Rebuilt:
                 [place[own[0]]] = rebuilt.append(node("scale", place[own[0]], factor=times))
         if any(rebuilt.types[place[at]].shape != self._extents(value)[lead:] for at, value in enumerate(values)):
             raise UnsupportedError("a grid dim that no tile varies with splits a dim of other sizes")
-        made = Graph.of_checked(rebuilt, graph.threads)
-        if self._counted and made.cuts != graph.cuts and _has_empty_iterations(graph):
-            self._check_loop(graph, values, lead)
-        return made
-
-    def _check_loop(self, graph: Graph, values: Sequence[int], lead: int) -> None:
-        """Whether the empty iterations of the last block, of which few indices have none, change no value.
-
-        Raises UnsupportedError: an accumulator does not sum over the ragged dim, and this is not all that the loop walks.
-        """
-        walked = {self._axes.dims[value][lead - 1] for value in values} - {()}
-        for item in graph.nodes:
-            if item.kind is Kind.ACCUMULATOR:
-                loop = self._axes.dims[values[item.operands[0]]][lead - 1]
-                if {loop} != walked or OPS[item.op].reduction != "sum":
-                    raise UnsupportedError("an accumulator counts empty iterations of the last block")
+        return Graph.of_checked(rebuilt, graph.threads)
 
     def _times(self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction) -> Fraction:
         """The factor of a reduction: the terms over the kept ones of a sum, the kept terms over all of a mean.

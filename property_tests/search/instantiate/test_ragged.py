@@ -287,7 +287,20 @@ def test_a_kernel_that_takes_the_rest_for_a_full_part_is_caught(
         run_guarded(emit(graph), arrays)
 
 
+def after_the_end(reduction: str, *between: Node) -> tuple[Node, ...]:
+    """A reduction in a loop whose last two iterations of the last block are empty, ops, and their accumulation."""
+    tile = node("input", shape=(67, 4), dtype="float32", imap=(0,), fmap=0, tile=(3, 4))
+    nodes = (tile, node(reduction, 0, dim=0), *between)
+    return (*nodes, node(f"accum_{reduction}", len(nodes) - 1), node("output", len(nodes), omap=(0,)))
+
+
 BLOCK: dict[str, tuple[tuple[Node, ...], str]] = {
+    "one for each iteration": (
+        after_the_end("sum", node("shift", 1, offset=Fraction(1))),
+        "node 4: output: got accum_sum of what is not empty in an iteration after the end of a dim cut into parts of 3",
+    ),
+    "a function of a sum": (after_the_end("sum", node("exp", 1)), "output: got accum_sum of what is not empty"),
+    "a minimum": (after_the_end("max", node("scale", 1, factor=Fraction(-1))), "output: got accum_max of what is not empty"),
     "an empty last part": (
         (node("input", shape=(11, 4), dtype="float32", imap=(0,), fmap=REPLICATED),),
         "leave the last one empty",
@@ -325,6 +338,22 @@ def test_what_has_no_meaning_on_a_rest_is_refused_in_one_line(name: str) -> None
     with pytest.raises(GraphError, match=message) as error:
         Graph(nodes, Level.BLOCK, (5,), 5)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        after_the_end("sum", node("scale", 1, factor=Fraction(-1)), node("square", 2), node("mul", 3, 1)),
+        after_the_end("max", node("scale", 1, factor=Fraction(1, 2)), node("shift", 2, offset=Fraction(1))),
+    ],
+    ids=["sums", "maxima"],
+)
+def test_iterations_after_the_end_of_a_dim_add_nothing(run_guarded: RunProgram, nodes: tuple[Node, ...]) -> None:
+    block = Graph(nodes, Level.BLOCK, (5,), 5)
+    graph = Graph((node("input", shape=(67, 4), dtype="float32"), node("block", 0, graph=block), node("output", 1)))
+    arrays = [np.random.default_rng(1).uniform(-2, 2, (67, 4)).astype(np.float32)]
+    [got], [want] = run_guarded(emit(graph), arrays), evaluate(graph, arrays, FloatAlgebra())
+    np.testing.assert_allclose(got, want, rtol=1e-4)
 
 
 # --- Costs ---------------------------------------------------------------------------------------------------------------
