@@ -262,7 +262,7 @@ def test_candidates_behind_the_first_are_verified_where_they_are_wanted(monkeypa
     assert len(fused[0]) > len(fused[1]) == 1 and fused[1][0].compile.ok and fused[1][0].float_check.ok
 
 
-def test_where_the_first_is_wanted_large_checks_come_last_and_what_needs_none_first() -> None:
+def test_where_the_first_is_wanted_large_checks_come_last() -> None:
     program, large, small, last = (written(partial(_rows, rows=rows)) for rows in range(1, 5))
     sizes = {large: 1 << 40, small: 1}
     chosen = [Lowered(Found(it, 1.0, fused=True), it) for it in (large, small, last, program)]

@@ -40,7 +40,7 @@ def test_outputs_stand_for_those_of_the_program_in_order(values: tuple[int, int]
     assert BlockReference(program).check(with_outputs(program, 2, 3)).equal
 
 
-def test_a_product_that_both_compute_by_the_same_ops_is_not_evaluated_to_find_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_product_that_both_compute_is_not_evaluated_to_find_cuts(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def evaluated(graph: Graph, *rest: Any, **named: Any) -> Any:
