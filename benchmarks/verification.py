@@ -129,6 +129,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if unknown := [name for name in arguments.programs if name not in PROGRAMS]:
+        parser.error(f"got program {unknown[0]!r}, wanted some of {', '.join(PROGRAMS)}")
     if arguments.one:
         print(json.dumps(figures(arguments.programs[0], arguments.budget, arguments.count), ensure_ascii=False))
         return
