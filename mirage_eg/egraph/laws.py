@@ -273,11 +273,6 @@ class Signature:
     output: str
 
 
-def tables_of(command: Any) -> frozenset[str]:
-    """The functions that the action of a command calls."""
-    return _applied(_action(command.action).arguments)
-
-
 def read_signatures(command: Any) -> Mapping[str, Signature]:
     """The signatures of a declaration, by name; of other commands none."""
     match command:

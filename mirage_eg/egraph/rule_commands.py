@@ -1,7 +1,7 @@
 """The commands of rule files: parsed, of the allowed kinds, and each law named and in a ruleset."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -96,27 +96,6 @@ def _of_file(path: str, text: str, sorts: tuple[tuple[str, Signature], ...]) -> 
         else LoadedCommand(command, "", declared=frozenset(read_signatures(command)))
         for command, place in written
     )
-
-
-def loaded_law(command: Command) -> LoadedCommand:
-    """A law of a packaged file."""
-    return LoadedCommand(command, core_of(command).name, directions(read_law(command, "", "")))
-
-
-def reached(
-    laws: Sequence[LoadedCommand], inserted: Iterable[str], tables: Collection[str]
-) -> tuple[list[LoadedCommand], set[str]]:
-    """The laws that can match in an e-graph that grows from the tables `inserted`, and all tables that fill."""
-    filled, places, grown = set(inserted), set[int](), True
-    while grown:
-        grown = False
-        for place, law in enumerate(laws):
-            for matched, added in law.directions:
-                if all(name in filled or name not in tables for name in matched):
-                    grown |= not filled >= added
-                    filled |= added
-                    places.add(place)
-    return [laws[place] for place in sorted(places)], filled
 
 
 def ruleset_of(command: Command) -> str:

@@ -28,7 +28,6 @@ from mirage_eg.egraph.rule_commands import (
     core_of,
     in_ruleset,
     loaded_commands,
-    reached,
     ruleset_of,
     source_of,
 )
@@ -134,8 +133,17 @@ class Rulebook:
         """The laws that can match in an e-graph that grows from the tables `inserted`, and the declarations of its tables."""
         steps = self._steps
         laws = [step for step in steps if step.directions and step.name not in self.left_out]
-        found, filled = reached(laws, inserted, self.signatures)
-        names = {law.name for law in found}
+        filled = set(inserted)
+        names: set[str] = set()
+        grown = True
+        while grown:
+            grown = False
+            for law in laws:
+                for matched, added in law.directions:
+                    if all(name in filled or name not in self.signatures for name in matched):
+                        grown |= not filled >= added
+                        filled |= added
+                        names.add(law.name)
         return [step for step in steps if (step.name in names if step.directions else step.declared <= filled)]
 
     def add_laws(self, egraph: bindings.EGraph, names: Iterable[str]) -> None:

@@ -8,15 +8,13 @@ after each ruleset, and an iteration of many laws may take minutes.
 from __future__ import annotations  # egglog.bindings names its unions for type checkers only
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from time import perf_counter, thread_time
 
 from mirage_eg.egraph.egglog_bindings import bindings
-from mirage_eg.egraph.laws import read_signatures, tables_of
-from mirage_eg.egraph.rule_commands import LoadedCommand, core_of, in_ruleset, loaded_law, reached, ruleset_of
+from mirage_eg.egraph.rule_commands import core_of, in_ruleset, ruleset_of
 from mirage_eg.egraph.terms import run_once, table_sizes
 from mirage_eg.graph_optimizer.group_laws import group_laws
 from mirage_eg.graph_optimizer.pooled_convolutions import pooled_rules
@@ -60,11 +58,11 @@ def saturate(
     """
     start = perf_counter()
     egraph = bindings.EGraph()
+    language = (it for it in _commands() if with_laws or not isinstance(it, _LAWS))
+    egraph.run_program(*language, *(command for pair in _tensor_laws(rules) for command in pair))
     own = "\n".join((*position_mean_rules(terms), *pooled_rules(terms))) if with_laws else ""
-    program, further = [*terms.commands()], egraph.parse_program(own, "convolutions")
-    laws = _that_can_match(program, further) if with_laws and not rules else _laws() if with_laws else ()
-    tensor_commands = (command for pair in _tensor_laws(rules) for command in pair)
-    egraph.run_program(*_language(), *(law.command for law in laws), *tensor_commands, *program, *further)
+    laws = egraph.parse_program(own, "convolutions")
+    egraph.run_program(*terms.commands(), *laws)
     matches: Counter[str] = Counter()
     stopped = _Saturation(egraph, rules, matches, limits or SaturationLimits()).run() if with_laws else None
     return ProgramSaturation(egraph, tuple(sorted(matches.items())), stopped, perf_counter() - start, rules)
@@ -130,28 +128,9 @@ def _tensor_laws(rules: tuple[str, ...]) -> tuple[tuple[bindings._Command, bindi
     )
 
 
-def _that_can_match(program: Sequence[bindings._Command], further: Sequence[bindings._Command]) -> Sequence[LoadedCommand]:
-    """The laws that can match in an e-graph of a program with further laws: adding one takes longer than its first matches."""
-    inserted = frozenset[str]().union(*map(tables_of, program))
-    tables = frozenset[str]().union(*map(read_signatures, (*_language(), *further)))
-    own = [loaded_law(it) for it in further if isinstance(it, _LAWS)]
-    found, _ = reached([*_laws(), *own], inserted, tables)
-    return [law for law in found if law not in own]
-
-
-@cache
-def _language() -> tuple[bindings._Command, ...]:
-    return tuple(it for it in _commands() if not isinstance(it, _LAWS))
-
-
-@cache
-def _laws() -> tuple[LoadedCommand, ...]:
-    return tuple(loaded_law(it) for it in _commands() if isinstance(it, _LAWS))
-
-
 @cache
 def _commands() -> tuple[bindings._Command, ...]:
-    """The language and the laws as commands, which any e-graph runs."""
+    """The laws as commands, which any e-graph runs."""
     folder = resources.files("mirage_eg") / "rules"
     files = sorted((folder / "graph").iterdir(), key=lambda file: file.name)
     own = "\n".join(file.read_text(encoding="utf-8") for file in files if file.name.endswith(".egg"))
