@@ -5,7 +5,6 @@ The worker's address space may be limited. It ends with its parent, and at the e
 """
 
 import contextlib
-import importlib
 import json
 import os
 import resource
@@ -33,33 +32,31 @@ _START_SECONDS = 120.0  # for the imports of a call
 _CLOCK_FACTOR = 5.0  # the limit by the clock over the limit of processor time
 _POLL_SECONDS = 0.1
 _START = (
-    f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; "
-    "serve(*map(int, sys.argv[2:4]), *sys.argv[4:])"
+    f"import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {__name__} import serve; serve(*map(int, sys.argv[2:]))"
 )
 
 
 class Worker:
-    """One process; `call` runs functions of importable modules in it, sequentially, and the `imports` are loaded at once.
+    """One process; `call` runs functions of importable modules in it, sequentially.
 
     It may map `address_space` bytes (0: any number). After a call that was stopped the next one has a new process, and so has a
     worker that was sent to another process.
     """
 
-    def __init__(self, address_space: int = ADDRESS_SPACE, imports: tuple[str, ...] = ()) -> None:
-        self._address_space, self._imports = address_space, imports
+    def __init__(self, address_space: int = ADDRESS_SPACE) -> None:
+        self._address_space = address_space
         self._start()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Worker, (self._address_space, self._imports)
+        return Worker, (self._address_space,)
 
     def _start(self) -> None:
         self._is_busy = False
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 (closed by `_end`)
         with theirs:
-            numbers = str(theirs.fileno()), str(self._address_space)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _START, json.dumps(sys.path), *numbers, *self._imports],
+                [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno()), str(self._address_space)],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
@@ -184,7 +181,7 @@ def in_worker(function: Callable[..., Any], *arguments: Any, seconds: float, tas
             worker.close()
 
 
-def serve(descriptor: int, address_space: int, *imports: str) -> None:
+def serve(descriptor: int, address_space: int) -> None:
     """The main function of the worker: answer calls until the parent closes the connection."""
     begin_worker()
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -192,9 +189,6 @@ def serve(descriptor: int, address_space: int, *imports: str) -> None:
         limit = address_space if hard == resource.RLIM_INFINITY else min(address_space, hard)
         resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
     connection = Connection(descriptor)
-    for name in imports:
-        with contextlib.suppress(ImportError):  # the call that needs it says so
-            importlib.import_module(name)
     with contextlib.suppress(EOFError, ConnectionError):
         while True:
             function, arguments, reports_progress = connection.recv()  # unpickling imports the function's module

@@ -24,20 +24,10 @@ def compiler_process() -> Worker:
     It may map all the memory that there is: the more cores a machine has, the more LLVM maps.
     """
     if current_thread() is not main_thread():
-        return _new_process()
+        return Worker(address_space=0)
     if not _KEPT or not _KEPT[0].is_ready:
-        _KEPT[:] = [_new_process()]
+        _KEPT[:] = [Worker(address_space=0)]
     return _KEPT[0]
-
-
-def start_compiler() -> None:
-    """Start the process of the main thread: it loads Triton while this one searches."""
-    if current_thread() is main_thread():
-        compiler_process()
-
-
-def _new_process() -> Worker:
-    return Worker(0, (__name__, "mirage_eg.backends.triton.loaded_compiler"))
 
 
 def compile_within(source: str, target: str, process: Worker, until: Deadline = NEVER) -> list[KernelCompile]:

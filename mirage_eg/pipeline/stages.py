@@ -26,7 +26,6 @@ from pathlib import Path
 from time import perf_counter
 
 from mirage_eg.backends.evaluator.garbage_collection import rare_collections
-from mirage_eg.backends.triton.bounded_compile import start_compiler
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
 from mirage_eg.frontend.custom_op_check import check_custom_ops
@@ -153,7 +152,6 @@ def _run(
             notes += check_custom_ops(run.program)
     run, further = _with_constants(run)
     notes += further
-    start_compiler()
     regions = [Region(run)] if known else divide(run, ahead)
     searched, run = _searched(run, regions, tuning, known, ahead)
     whole = join(run, searched)
