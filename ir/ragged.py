@@ -139,7 +139,7 @@ def check_empty_iterations(nodes: Sequence[Node], cuts: Mapping[int, Cuts], coun
         if OPS[item.op].kind is Kind.ACCUMULATOR and found != OPS[item.op].reduction:
             cut = next(iter(empty))
             raise GraphError(
-                f"got {item.op} of what is not empty in an iteration after the end of a dim cut {_said(cut)}; wanted "
+                f"got {item.op} of a value that still counts in iterations after the end of a dim cut {_said(cut)}; wanted "
                 f"{'a maximum' if OPS[item.op].reduction == 'max' else 'a sum'} over that dim, or fewer iterations"
             )
         has_it = any(cut in empty for cut in cuts.get(len(known), ()))

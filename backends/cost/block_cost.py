@@ -30,6 +30,7 @@ from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
+from mirage_eg.backends.cost.short_rows import wasted_share
 
 
 def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False) -> float:
@@ -44,43 +45,6 @@ def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False)
         return own.functions_of(attributes)
     records = ((record_of(name), given) for name, given in primitive_nodes(op, attributes))
     return max((record.functions_of(given) for record, given in records if record is not None), default=0)
-
-
-SECTOR = 64  # bytes of a row below which a load or a store moves more than it uses
-SHORT_ROW = 0.16
-"""The share of the bytes of loaded tiles with rows of a sector that memory takes longer for; it falls with the square of the
-length.
-
-On an H200 a kernel that copies floats at 4.25 TB/s took 1.16, 1.06 and 1.01 times as long by rows of 64, 128 and 256 bytes.
-"""
-UNALIGNED_ROW, ODD_ROW = 80, 170
-"""The bytes that a stored row costs besides its own, where rows begin at multiples of 16 bytes but not of a sector, and others.
-
-On an H200 kernels that read images channels last and store them by rows of 64, 128, 256 and 512 bytes took 1.6, 1.4, 1.2 and
-1.05 times as long as a copy where planes have 15,876 floats, and 2.2, 1.7, 1.4 and 1.15 where they have 263,169.
-"""
-
-
-@lru_cache(maxsize=1 << 16)  # a search asks for few shapes, millions of times
-def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool) -> float:
-    """Bytes that are moved besides those of a tile of a tensor, over those of the tile; `size`: bytes of an element.
-
-    A row is what follows in memory without a gap: the last dim, and dims before it where the tile has the last ones whole.
-    """
-    row, pitch, first = size, size, len(tile) > 1  # the first dim of several may be that of partial results, of any number
-    for extent, whole in zip(reversed(tile[first:]), reversed(tensor), strict=False):
-        row, pitch = row * extent, pitch * whole
-        if extent != whole:
-            break
-    else:
-        return 0.0
-    share = max(0.0, SECTOR / row - 1)
-    if not is_stored:
-        return share + SHORT_ROW * min(1.0, SECTOR / row) ** 2
-    return share + (0 if pitch % SECTOR == 0 else ODD_ROW if pitch % VECTOR else UNALIGNED_ROW) / row
-
-
-VECTOR = 16  # bytes that a thread stores at once
 
 
 Orders = tuple[Shape | None, ...]  # of each output the dims as they lie in memory, () if row-major, None if not known

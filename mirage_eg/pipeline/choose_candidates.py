@@ -72,8 +72,10 @@ def within_budget(until: Deadline, chosen: Sequence[Lowered]) -> Iterator[Sequen
 def one_by_one(
     until: Deadline, chosen: Sequence[Lowered], program: Graph, size_of_check: Callable[[Graph], int]
 ) -> Iterator[Sequence[Lowered]]:
-    """The fused ones in turn, each alone, until the time is over; the `program` first, which needs no check where its kernels
-    are ours, and those last whose check may take half of what is left.
+    """Each fused µGraph alone, until the time is over.
+
+    The `program` comes first: it needs no check where its kernels are ours. Those whose check may take half of the time that is
+    left come last.
 
     Raises OverdueError: the time is over while the size of a check is found.
     """

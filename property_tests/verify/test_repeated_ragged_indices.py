@@ -1,4 +1,4 @@
-"""Long sums over ragged parts: few indices decide, each counted as often as it stands for; so do sums at other places."""
+"""Long sums over ragged parts are checked at few indices, each with the weight of those that it stands for."""
 
 from collections.abc import Callable
 from fractions import Fraction

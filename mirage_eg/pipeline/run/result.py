@@ -21,7 +21,7 @@ class Wanted:
 
     `diagnosis`: why no kernel is fused, and a verdict on each kernel. `proofs`: of all candidates; else only where tests leave
     open whether one is equal.
-    `others`: candidates behind the first; else those that are slower are not verified. `winning`: kernels that are predicted
+    `others`: also candidates that are slower than the first; else these are not verified. `winning`: kernels that are predicted
     not to lose against the program as Inductor compiles it; else nothing is verified or compiled.
     """
 

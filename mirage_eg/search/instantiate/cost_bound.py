@@ -18,10 +18,10 @@ from mirage_eg.backends.cost.block_cost import (
     shared_loop_us,
     slowdown,
     tile_flops,
-    wasted_share,
 )
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share
+from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.staged_operands import OF_FIELDS
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.axes import Dims

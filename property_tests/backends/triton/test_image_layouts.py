@@ -66,7 +66,7 @@ def test_transposed_convolutions_are_channels_last(run_program: RunProgram, pads
 
 @pytest.mark.parametrize(("transposed", "end"), [(False, "kernel"), (True, "kernel"), (True, "result"), (False, "pooling")])
 def test_volumes_are_channels_last(run_program: RunProgram, transposed: bool, end: str) -> None:
-    """But those that a pooling reads, and the caller's: a kernel copies these row-major."""
+    """Volumes that a pooling reads, and results of the program, are copied row-major by a kernel."""
     p = new_kernel_graph()
     x, w = p.new_input((2, 8, 4, 5, 6), "float32", "x"), p.new_input((8, 8, 3, 3, 3), "float32", "w", weight=True)
     name = "conv_transpose3d" if transposed else "conv3d"
