@@ -300,7 +300,10 @@ BLOCK: dict[str, tuple[tuple[Node, ...], str]] = {
         "node 4: output: got accum_sum of a value that still counts in iterations after the end of a dim cut into parts of 3",
     ),
     "a function of a sum": (after_the_end("sum", node("exp", 1)), "output: got accum_sum of a value that still counts"),
-    "a minimum": (after_the_end("max", node("scale", 1, factor=Fraction(-1))), "output: got accum_max of a value that still counts"),
+    "a minimum": (
+        after_the_end("max", node("scale", 1, factor=Fraction(-1))),
+        "output: got accum_max of a value that still counts",
+    ),
     "an empty last part": (
         (node("input", shape=(11, 4), dtype="float32", imap=(0,), fmap=REPLICATED),),
         "leave the last one empty",
