@@ -16,6 +16,7 @@ from mirage_eg.backends.cost.registers import (
     spill_traffic,
     splitting_bytes,
 )
+from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_operand
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
@@ -30,7 +31,6 @@ from mirage_eg.ir.op.moves import TRANSPOSES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.shapes import matmul as matmul_shape
-from mirage_eg.backends.cost.short_rows import wasted_share
 
 
 def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False) -> float:

@@ -14,9 +14,9 @@ from functools import lru_cache
 from itertools import permutations
 from math import prod
 
-from mirage_eg.backends.cost.short_rows import SECTOR
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import cost_of, kernel_works
+from mirage_eg.backends.cost.short_rows import SECTOR
 from mirage_eg.backends.launches.placement import declared_strides, placement_of
 from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.backends.triton.exact_solver import exact_solver

@@ -270,7 +270,9 @@ class _Rebuilt:
     def _times(self, item: Node, values: Sequence[int], own: Sequence[int], lead: int, iterations: Fraction) -> Fraction:
         """The factor of a reduction: the terms over the kept ones of a sum, the kept terms over all of a mean.
 
-        `iterations`: the number of iterations of its loop for which each kept one stands. A sum over the parts of a ragged dim counts its indices."""
+        `iterations`: the number of iterations of its loop for which each kept one stands. A sum over the parts of a ragged dim
+        counts its indices.
+        """
         return self._natural_times(item, values, own, lead, iterations) * self._of_ragged(item, values, own)
 
     def _of_ragged(self, item: Node, values: Sequence[int], own: Sequence[int]) -> Fraction:

@@ -3,9 +3,9 @@
 import pytest
 
 from mirage_eg.backends.cost.block_cost import HALVING, block_work
-from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
