@@ -23,7 +23,7 @@ so that what a µGraph does beyond the dim is seen.
     term    a product of functions of the inputs at one index of J, by which a value there is linear
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isqrt, prod
 
@@ -48,22 +48,29 @@ _SMOOTH = frozenset(op.name for op in (*arithmetic.OPS, *exponentials.OPS, *acti
 """Continuous ops, differentiable but for single points: a step has no gradient."""
 
 
-def repeated_axes(graph: Graph, axes: Axes, least: int) -> dict[int, int]:
+def repeated_axes(graph: Graph, axes: Axes, leasts: Iterable[int]) -> Iterator[dict[int, int]]:
     """The summed axes of which few indices decide, and their number: a divisor of the extent, or what ragged parts allow.
 
-    Together they keep at least `least` indices, if they have so many.
+    For each of `leasts`: together they keep at least so many indices, if they have them.
     """
-    sizes, found, ragged = [*axes.sizes], dict[int, int](), summed_ragged(axes)
+    sizes, fewest, ragged = [*axes.sizes], dict[int, int](), summed_ragged(axes)
     groups = _groups(graph, axes, ragged)[::-1]
     for group in groups:
         for axis, count in _few(axes, group, ragged, _terms_over(graph, axes, sizes, group)).items():
-            sizes[axis] = found[axis] = count
-    numbers = {axis for every in ragged.values() for parts in every for axis in parts}
+            sizes[axis] = fewest[axis] = count
+    for least in leasts:
+        yield _with_as_many(axes, fewest, groups, ragged, ceil(least / _kept_terms(graph, axes, fewest)))
+
+
+def _with_as_many(
+    axes: Axes, fewest: Mapping[int, int], groups: Sequence[frozenset[int]], ragged: Ragged, least: int
+) -> dict[int, int]:
+    """The axes with at least so many indices, those that then keep all left out."""
+    found, numbers = {**fewest}, {axis for every in ragged.values() for parts in every for axis in parts}
 
     def kept(group: Iterable[int]) -> int:
         return prod(found[axis] for axis in group if axis in found and axis not in numbers)
 
-    least = ceil(least / _kept_terms(graph, axes, found))
     for group in groups[::-1]:  # the last one first: the numbers of the others depend on no later one
         found |= _few(axes, group, ragged, ceil(least / kept(found)) * kept(group))
     changed = {axis for axis, count in found.items() if count < axes.sizes[axis]}

@@ -84,8 +84,7 @@ def restricted(primitive: Graph, candidate: Graph, sums: bool = False) -> Restri
     hides_sums = _sums(expanded) != _sums(candidate)  # in derived ops, which floats compute in a form of their own
     if _elements(found, joint) > ELEMENTS and (sums or not hides_sums):
         joint = joint_axes(primitive, expanded) if hides_sums else joint
-        for least in (1,) if sums else FLOAT_TERMS:
-            repeated = repeated_axes(joint.whole, joint.axes, least)
+        for repeated in repeated_axes(joint.whole, joint.axes, (1,) if sums else FLOAT_TERMS):
             short = _restricted(joint, frozenset(), repeated) if repeated else None
             found = min(found, short, key=lambda it: _elements(it, joint))
             if _elements(found, joint) <= MOST_IN_FLOATS:

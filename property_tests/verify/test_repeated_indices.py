@@ -188,7 +188,7 @@ def test_the_small_graphs_compute_the_large_ones_on_inputs_that_repeat(name: str
     program = expand(program_of(write))
     candidate = other() if other else program
     joint = JointAxes(program, expand(candidate))
-    found = repeated_axes(joint.whole, joint.axes, 1)
+    [found] = repeated_axes(joint.whole, joint.axes, [1])
     assert found
     sizes = [found.get(axis, size) for axis, size in enumerate(joint.axes.sizes)]
 

@@ -14,7 +14,7 @@ from mirage_eg.egraph.rulebook import Rulebook
 from mirage_eg.egraph.soundness.models import ManyDigits, Model, TensorValue, UndefinedError
 from mirage_eg.egraph.term_text import parse_term
 
-TRIALS = 4
+TRIALS = 2  # one of positive numbers, one of both signs
 _ARITHMETIC = ManyDigits(most_bits=64)  # differences of larger numbers lose too many digits
 MOST_ENTRIES = 48  # of a tensor
 _MOST_DIMS = 64  # of a NumPy array
