@@ -102,7 +102,7 @@ class Options:
         float | None,
         Option("End the run after this time, with the best that was verified by then.", metavar="SECONDS", least=0, above=True),
     ] = None
-    top: Annotated[int, Option("µGraphs to keep.", least=1)] = 16
+    top: Annotated[int, Option("µGraphs to keep.", least=1)] = 8
     trials: Annotated[int, Option("Independent random inputs of a field check.", least=1)] = 2
     seed: Annotated[int, Option("Seed of every random choice.", least=0)] = 0
     cache: Annotated[bool, Option("Run even if the result of an earlier run is on disk, and keep none.", flag="--no-cache")] = (
