@@ -66,7 +66,7 @@ class Timer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """How a run is tuned: its effort, a listener, and a wrapper of its timer.
+    """How a run is tuned: its effort and a listener.
 
     `find` gives the outcome of a source that was measured before, on the same card. With `ranges` the source of a candidate
     serves all these sizes, and its time is the geometric mean over several of them (`timed_sizes`). It ends at `until`, however
@@ -75,7 +75,6 @@ class Tuning:
 
     effort: Effort = EFFORT
     record: Callable[[Measurement], None] = lambda measurement: None
-    wrap: Callable[[Timer], Timer] = lambda timer: timer
     find: Callable[[str], Outcome | None] = lambda source: None
     ranges: Ranges = field(default_factory=dict)
     until: Deadline = NEVER

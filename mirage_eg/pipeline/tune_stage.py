@@ -109,7 +109,7 @@ def tune_candidates(
             run.program,
             [made.family(group) for group in groups],
             run.device,
-            tuning.wrap(timer),
+            timer,
             replace(tuning, record=record, find=tuning.find if database is None else database.find),
             warps=options.warps,
             parallel=run.work.workers.map,

@@ -5,7 +5,6 @@ lent for minutes add up.
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from pathlib import Path
 from mirage_eg.frontend.workloads import PAPER
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.lab.bench.gpu_processes import End, run_on_gpus, visible_gpus
-from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, ROWS, Row, read_rows
+from mirage_eg.lab.bench.gpu_row_records import ROWS, Row, read_rows
 from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.run.executors import usable_cores
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
@@ -23,7 +22,6 @@ from mirage_eg.report.bars import Bar, bars
 
 BATCHES = (1, 8, 16)
 FAILURES = "failures.jsonl"
-_ATTEMPTS = 4  # of a row whose GPU context is lost
 
 Key = tuple[str, int]  # workload and batch
 
@@ -55,17 +53,13 @@ def run_rows(
     if options.jobs is None and together > 1:
         options = replace(options, jobs=max(2, 2 * usable_cores() // together))
     failures: list[Failure] = []
-    attempts = Counter[Key]()
     done = 0
 
     def command(row: Key) -> list[str]:
-        attempts[row] += 1
         return ["-m", "mirage_eg.lab.bench.gpu_row", row[0], str(row[1]), str(folder), json.dumps(asdict(options))]
 
     def ended(row: Key, end: End) -> bool:
         nonlocal done
-        if end.code == DEVICE_LOST and attempts[row] < _ATTEMPTS:
-            return True
         done += 1
         if end.code != 0:
             why = f"took over {options.row_seconds:g} s" if end.late else f"ended with code {end.code}"

@@ -3,12 +3,9 @@
     python -m mirage_eg.lab.bench.gpu_row PROGRAM BATCH FOLDER [OPTIONS in JSON]
 
 Lines go to FOLDER/rows.jsonl (one for each row) and FOLDER/measurements.jsonl. Concurrent rows take turns on the GPU.
-If a candidate loses the GPU context, the process ends with code DEVICE_LOST; the next attempt skips that candidate and
-reuses the times of the others.
 """
 
 import json
-import os
 import platform
 import sys
 from collections.abc import Callable, Sequence
@@ -17,17 +14,16 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from operator import itemgetter
 from pathlib import Path
-from tempfile import gettempdir
 from time import perf_counter, time
-from typing import Any, TypeVar
+from typing import Any
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
 from mirage_eg.backends.launches.launch_graph import launches_of
-from mirage_eg.backends.measure.candidate_timer import CandidateTimer, DeviceLost, Outcome
+from mirage_eg.backends.measure.candidate_timer import CandidateTimer
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
-from mirage_eg.backends.measure.timing import Timing, causal_mask, gpu_available, time_launches, time_source
+from mirage_eg.backends.measure.timing import causal_mask, gpu_available, time_launches, time_source
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.frontend.load import load_program
@@ -36,62 +32,14 @@ from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import causal_inputs, whole_inputs
-from mirage_eg.lab.bench.gpu_row_records import DEVICE_LOST, MEASUREMENTS, ROWS, Row, append_row, lines, read_rows
+from mirage_eg.lab.bench.gpu_row_records import MEASUREMENTS, ROWS, Row, append_row, read_rows
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint
-from mirage_eg.optimizer.tune import Timer, Tuning
+from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.gpu_options import GpuOptions
 from mirage_eg.pipeline.run.options import Options
-
-T = TypeVar("T")
-
-
-def scratch(folder: Path) -> Path:
-    """The temporary folder that the rows of one result folder share."""
-    path = Path(gettempdir()) / f"mirage_eg-bench-{os.getuid()}-{fingerprint(str(folder.resolve()))}"
-    path.mkdir(exist_ok=True)
-    return path
-
-
-class RememberingTimer:
-    """A timer that stores its times on disk; an attempt after a lost GPU context resumes with them."""
-
-    def __init__(self, timer: Timer, path: Path, key: JsonLine) -> None:
-        self.timer, self.path, self.key = timer, path, key
-        self.outcomes: dict[str, Outcome] = {}
-        for line in lines(path):
-            if line["kind"] == "timed" and {name: line[name] for name in key} == key:
-                self.outcomes[line["source"]] = Outcome(
-                    line["us"], line["error"], line["problem"], tuple(line.get("kernels_us", ()))
-                )
-
-    def quick(self, source: str) -> Outcome:
-        """The stored outcome, or a new measurement."""
-        name = fingerprint(source)
-        if name not in self.outcomes:
-            self.outcomes[name] = self._guarded(name, lambda: self.timer.quick(source))
-            self._store(name, self.outcomes[name])
-        return self.outcomes[name]
-
-    def full(self, source: str) -> tuple[Outcome, Timing | None]:
-        """A new measurement, unless the source lost the GPU context before."""
-        name = fingerprint(source)
-        outcome = self.outcomes.get(name)
-        if outcome is not None and outcome.problem is not None:
-            return outcome, None
-        return self._guarded(name, lambda: self.timer.full(source))
-
-    def _guarded(self, name: str, measure: Callable[[], T]) -> T:
-        try:
-            return measure()
-        except DeviceLost as error:
-            self._store(name, Outcome(None, None, str(error)))
-            raise
-
-    def _store(self, name: str, outcome: Outcome) -> None:
-        append(self.path, [{"kind": "timed", "source": name} | self.key | asdict(outcome)])
 
 
 def run_row(argument: str, batch: int, folder: Path, options: GpuOptions) -> Row:
@@ -128,17 +76,9 @@ def _tune(workload: str, batch: int, program: Graph, folder: Path, options: GpuO
     def store(measurement: Measurement) -> None:
         append(folder / MEASUREMENTS, [key | measurement.json()])
 
-    remembered = scratch(folder) / f"{workload}-{batch}.jsonl"
-
-    def wrap(timer: Timer) -> Timer:
-        return RememberingTimer(timer, remembered, key)
-
-    tuning = Tuning(
-        effort=Effort(structures=options.structures, seconds=options.seconds, reported=options.top), record=store, wrap=wrap
-    )
+    effort = Effort(structures=options.structures, seconds=options.seconds, reported=options.top)
     run_options = Options(device="cuda", top=options.top, jobs=options.jobs, seed=options.seed)
-    result = optimize(workload, program, run_options, _progress(workload, batch), tuning)
-    remembered.unlink(missing_ok=True)  # the times are for further attempts, not for a later tuning
+    result = optimize(workload, program, run_options, _progress(workload, batch), Tuning(effort, store))
     best = result.candidates[0]
     timed = [measurement for measurement in result.measurements if measurement.us is not None]
     name = fingerprint(best.source)
@@ -308,9 +248,6 @@ def main() -> int:
             raise MirageError("no CUDA GPU is usable here")
         autotune_in_turn()
         run_row(workload, int(batch), Path(folder), options)
-    except DeviceLost as error:
-        print(f"{workload} b{batch}: {error}", file=sys.stderr)
-        return DEVICE_LOST
     except MirageError as error:
         print(f"{workload} b{batch}: {error}", file=sys.stderr)
         return 2

@@ -8,7 +8,6 @@ from typing import Any
 
 from mirage_eg.optimizer.tuning_database import append
 
-DEVICE_LOST = 75  # exit code of a row whose GPU context is lost
 ROWS, MEASUREMENTS = "rows.jsonl", "measurements.jsonl"
 
 

@@ -12,7 +12,6 @@ import pytest
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.measure import timing
-from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.frontend.load import BUILT_IN, load_program
@@ -23,7 +22,7 @@ from mirage_eg.ir.whole_inputs import whole_inputs
 from mirage_eg.lab.baselines.baselines import Baseline, program_baselines
 from mirage_eg.lab.bench import gpu_row
 from mirage_eg.lab.bench.gpu import FAILURES, geometric_mean, newest, ratio_chart, rows_path, run_rows, summarize
-from mirage_eg.lab.bench.gpu_row import RememberingTimer, run_row
+from mirage_eg.lab.bench.gpu_row import run_row
 from mirage_eg.lab.bench.gpu_row_records import Row, lines, read_rows
 from mirage_eg.optimizer.heuristics import Effort
 from mirage_eg.optimizer.measurement import JsonLine
@@ -75,7 +74,6 @@ def test_a_row_is_a_line_with_a_choice_that_runs_again(
     assert "@triton.jit" in line["ours"]["source"] or line["ours"]["kernels"] > 1
     assert line["ours"]["verified"] == "equal"
     assert line["ours"]["tuning_seconds"] == options.seconds and line["ours"]["stages"]["tune"] > 0
-    assert not [*gpu_row.scratch(tmp_path).glob("*.jsonl")], "a later tuning would find the times of this one"
     assert line["ours"]["measured"] == sum(1 for _ in lines(tmp_path / "measurements.jsonl")) - line["ours"]["failed"]
     clock = Clock()
     clock.quick(line["ours"]["source"])
@@ -107,39 +105,6 @@ def test_baselines_are_chosen_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_baseline_that_ends_its_process_is_a_problem_of_that_baseline() -> None:
     assert gpu_row.apart(dict, [("warm_us", 1.0)]) == {"warm_us": 1.0}
     assert "SIGFPE" in gpu_row.apart(signal.raise_signal, signal.SIGFPE)["problem"]
-
-
-class Fatal:
-    """A timer whose GPU is lost at the second candidate."""
-
-    def __init__(self) -> None:
-        self.calls: list[str] = []
-
-    def quick(self, source: str) -> Outcome:
-        self.calls.append(source)
-        if source == "second":
-            raise DeviceLost("the GPU context is lost")
-        return Outcome(1.0, 0.0, None)
-
-    def full(self, source: str) -> Any:
-        raise AssertionError("not asked for")
-
-
-def test_a_kernel_that_crashed_the_gpu_is_skipped_and_none_is_timed_twice(tmp_path: Path) -> None:
-    key = {"workload": "gqa", "batch": 1}
-    path = tmp_path / "timed.jsonl"
-    first = Fatal()
-    timer = RememberingTimer(first, path, key)
-    assert timer.quick("first").us == 1.0
-    with pytest.raises(DeviceLost):
-        timer.quick("second")
-    second = Fatal()
-    timer = RememberingTimer(second, path, key)
-    assert timer.quick("first").us == 1.0
-    assert timer.quick("second").problem is not None
-    assert timer.full("second")[1] is None
-    assert timer.quick("third").us == 1.0
-    assert second.calls == ["third"]
 
 
 def test_a_row_that_fails_is_told_and_the_others_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
