@@ -176,12 +176,6 @@ def steps(out: Path, given: argparse.Namespace) -> list[Step]:
             240,
         ),
         Step(
-            "dependent_launches",
-            "a decoder layer with and without programmatic dependent launches",
-            ((PYTHON, "benchmarks/dependent_launches.py", "decoder_layer", "--seconds", str(min(given.seconds, 30.0))),),
-            300,
-        ),
-        Step(
             "alone", "one emitted file by itself", ((*COMMAND, *gqa), (PYTHON, "-I", str(optimized / "gqa" / "best.py"))), 300
         ),
     ]
