@@ -9,7 +9,7 @@ from math import ceil
 from threading import current_thread, main_thread
 
 from mirage_eg.backends.evaluator.sandbox import Worker
-from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
+from mirage_eg.backends.triton.bounded_ptxas import SECONDS
 from mirage_eg.backends.triton.compile import KernelCompile, by_kernel, compile_kernel, compiled_texts, loaded, target_of
 from mirage_eg.backends.triton.targets import Target
 from mirage_eg.ir.deadline import NEVER, Deadline
@@ -65,8 +65,7 @@ def compile_for(source: str, name: str, target: Target, seconds: int, settings: 
     for known in _settings_of_triton().keys() - settings.keys():
         del os.environ[known]
     os.environ.update(settings)
-    with at_most(seconds):
-        return compile_kernel(source, name, target, resources=True)
+    return compile_kernel(source, name, target, seconds, resources=True)
 
 
 def not_compiled(name: str, target: str, why: str) -> KernelCompile:

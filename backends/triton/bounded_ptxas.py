@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 SECONDS = 40  # of the CPU
@@ -20,24 +20,11 @@ _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
-_MOST: ContextVar[int] = ContextVar("most", default=SECONDS)
-
-
-@contextmanager
-def at_most(seconds: int) -> Iterator[None]:
-    """The bounds that this thread makes meanwhile are of so many seconds."""
-    token = _MOST.set(seconds)
-    try:
-        yield
-    finally:
-        _MOST.reset(token)
-
-
 @dataclass(slots=True)
 class Bound:
     """The most seconds of the CPU, and the problem where ptxas took them."""
 
-    seconds: int = field(default_factory=lambda: _MOST.get())
+    seconds: int = SECONDS
     problem: str | None = None
 
     def begin(self) -> None:

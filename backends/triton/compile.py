@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
-from mirage_eg.backends.triton.bounded_ptxas import Bound, bounded_ptxas
+from mirage_eg.backends.triton.bounded_ptxas import SECONDS, Bound, bounded_ptxas
 from mirage_eg.backends.triton.carried_kernels import RESOURCES, CarriedKernel, carried_kernel, key_of
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
@@ -140,10 +140,10 @@ def carried_kernels(source: str | Path, target: str, *, all_kernels: bool = True
     return kernels
 
 
-def compile_kernel(source: str, name: str, target: str | Target, resources: bool = False) -> KernelCompile:
-    """Compile one kernel of an emitted program; it is in Triton's cache then."""
+def compile_kernel(source: str, name: str, target: str | Target, seconds: int, resources: bool = False) -> KernelCompile:
+    """Compile one kernel of an emitted program, which is in Triton's cache then; ptxas has so many seconds of the processor."""
     with loaded(source) as module:
-        return _compile(name, compiled_texts(module, target)[name], target_of(target), resources)[0]
+        return _compile(name, compiled_texts(module, target)[name], target_of(target), resources, seconds)[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,9 @@ def _kernel_source(kernel: Any, types: tuple[str, ...], binary: Binary) -> Any:
     return MeasuredSource(kernel, dict(zip(kernel.arg_names, plain, strict=True)), constants, aligned)
 
 
-def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> tuple[KernelCompile, Any]:
+def _compile(
+    name: str, text: CompiledText, device: Target, resources: bool, most_seconds: int = SECONDS
+) -> tuple[KernelCompile, Any]:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.errors import TritonError
@@ -206,7 +208,7 @@ def _compile(name: str, text: CompiledText, device: Target, resources: bool) -> 
     raise_if_stopped()
     started = time.perf_counter()
     target = device.name
-    bound = Bound()
+    bound = Bound(most_seconds)
     if (kernel := carried_kernel(key_of(text.source, text.options, target))) is not None:
         seconds, shared = time.perf_counter() - started, kernel.metadata["shared"]
         return KernelCompile(name, target, True, shared, kernel.registers, kernel.spills, None, seconds), kernel.compiled

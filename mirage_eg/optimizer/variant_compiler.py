@@ -10,7 +10,7 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.triton.all_sizes import Ranges, emit_for_sizes
-from mirage_eg.backends.triton.bounded_ptxas import SECONDS, at_most
+from mirage_eg.backends.triton.bounded_ptxas import SECONDS
 from mirage_eg.backends.triton.compile import KernelCompile, by_kernel, compile_kernel, compiled_texts, loaded
 from mirage_eg.backends.triton.schedule import fewer_stages
 from mirage_eg.ir.errors import MirageError
@@ -103,6 +103,4 @@ def write_job(item: tuple[Graph, Graph, Job, str, Ranges]) -> WrittenJob:
 
 def compile_kernel_of(item: tuple[str, str, str, int]) -> KernelCompile:
     """Compile for (source, name of a kernel, target, seconds of the processor for ptxas)."""
-    source, name, target, seconds = item
-    with at_most(seconds):
-        return compile_kernel(source, name, target)
+    return compile_kernel(*item)
