@@ -24,6 +24,7 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
 from mirage_eg.backends.measure.timing import causal_mask, gpu_available, time_launches, time_source
+from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.frontend.load import load_program
@@ -207,16 +208,11 @@ def _time_baseline(baseline: Any, program: Graph, seed: int) -> JsonLine:
 
 
 def _baseline_error(got: Any, program: Graph, tensors: Sequence[Any]) -> float:
-    from mirage_eg.backends.triton.compile import loaded
-    from mirage_eg.backends.triton.emit import emit
+    from mirage_eg.lab.bench.model_errors import largest_error
 
     with loaded(emit(program, program=program)) as module:
         wanted = module.reference(*tensors)
-    results = got if isinstance(got, tuple) else (got,)
-    return max(
-        float((result.double() - exact.double()).abs().max() / exact.abs().max())
-        for result, exact in zip(results, wanted, strict=True)
-    )
+    return largest_error(got if isinstance(got, tuple) else (got,), wanted)
 
 
 def machine() -> JsonLine:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from math import inf, isfinite
 from pathlib import Path
 from time import perf_counter
 from types import CellType, FunctionType
@@ -23,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.ir.errors import LimitError, OptionError, ProgramError
-from mirage_eg.lab.bench.model_errors import tensors_of
+from mirage_eg.lab.bench.model_errors import largest_error, tensors_of
 from mirage_eg.lab.bench.shrinking import SHRINKINGS, run_source
 
 TOLERANCE = 1e-5  # of the largest element, against float64; or 4 times the error of the model in its own types
@@ -250,18 +249,12 @@ def compared_row(name: str, model: Any, trials: list[Trial]) -> ImportRow:
             results, own = _results(imported.run, *inputs), _results(copy.deepcopy(model), *inputs)
         if [x.shape for x in results] != [x.shape for x in wanted]:
             return replace(row, result=Import.WRONG, reason="the results have other shapes")
-        row = replace(row, error=max([row.error or 0.0, *map(_error, results, wanted)]))
-        most = max([TOLERANCE, *(4 * error for error in map(_error, own, wanted))])
-        if not max(map(_error, results, wanted), default=0.0) <= most:
+        error, most = largest_error(results, wanted), max(TOLERANCE, 4 * largest_error(own, wanted))
+        row = replace(row, error=max(row.error or 0.0, error))
+        if not error <= most:
             reason = f"an error of {row.error:.1e} of the largest element, wanted at most {most:.1e}"
             return replace(row, result=Import.WRONG, reason=reason)
     return row
-
-
-def _error(result: Any, wanted: Any) -> float:
-    """The largest error, relative to the largest element; infinite where the result is not finite."""
-    error = float((result.double() - wanted.double()).abs().max())
-    return error / (float(wanted.abs().max()) or 1.0) if isfinite(error) else inf
 
 
 def _line(error: BaseException) -> str:

@@ -19,7 +19,6 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from math import inf
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -33,7 +32,7 @@ from mirage_eg.backends.measure.tf32 import RoundedOperands, rounded_operands
 from mirage_eg.backends.measure.timing import captured, free_cached_memory, gpu_available, timing_stream
 from mirage_eg.lab.bench.kernelbench import FOREIGN_ERRORS, TOLERANCE, in_float64, is_float
 from mirage_eg.lab.bench.kernelbench_gpu import BASELINES, EAGER, MOST, NO_REFERENCE, OURS, GpuRow, Stage
-from mirage_eg.lab.bench.model_errors import tensors_of
+from mirage_eg.lab.bench.model_errors import largest_error, tensors_of
 from mirage_eg.lab.bench.shrinking import run_source
 from mirage_eg.optimizer.tuning_database import append
 from mirage_eg.pipeline.run.gpu_options import KernelBenchOptions
@@ -45,7 +44,6 @@ CALLS = 8, 100  # timed, at least and at most
 ROUNDS = 4
 FLUSHED_BYTES = 256 << 20
 MOST_OF_TORCH = 0.25  # the largest error of torch's own result that is a measure of ours
-PART = 1 << 26  # elements that are compared at once
 
 Call = Callable[..., Any]
 
@@ -245,27 +243,6 @@ def with_errors(row: GpuRow, contest: Contestants, reference: Call, plain: Call,
         if found.error is None or found.allowed is None or ours / allowed > found.error / found.allowed:
             found = replace(found, reference=name, error=min(ours, MOST), torch_error=torchs, allowed=allowed)
     return found
-
-
-def largest_error(results: Sequence[Any], wanted: Sequence[Any]) -> float:
-    """The largest error of results relative to the largest element of each; infinite where shapes or NaN differ."""
-    if [x.shape for x in results] != [x.shape for x in wanted]:
-        return inf
-    return max((_error(*pair) for pair in zip(results, wanted, strict=True)), default=0.0)
-
-
-def _error(result: Any, wanted: Any) -> float:
-    """The error of one result, part by part."""
-    parts = [*zip(result.reshape(-1).split(PART), wanted.reshape(-1).split(PART), strict=True)]
-    size = max((float(y.double().abs().nan_to_num(0.0, 0.0).max()) for _, y in parts if y.numel()), default=0.0)
-    error = 0.0
-    for x, y in parts:
-        if not y.numel():
-            continue
-        x, y = x.double(), y.double()
-        same = (x == y) | (x.isnan() & y.isnan())
-        error = max(error, float((x - y).abs().nan_to_num(inf, inf, inf).masked_fill(same, 0.0).max()))
-    return error / (size or 1.0)
 
 
 def _versions() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How far results are from a reference, by the criterion of PyTorch's dashboard."""
+"""How far results are from a reference: by the criterion of PyTorch's dashboard, and at the element of the largest error."""
 
 from collections.abc import Sequence
 from math import inf, sqrt
@@ -47,3 +47,24 @@ def _error(result: Any, wanted: Any) -> float:
 def passes(error: float, eager: float, dtype: torch.dtype) -> bool:
     """Whether an error is close to eager's own."""
     return error <= _FACTOR * eager + _TOLERANCES.get(dtype, _OF_16_BITS)
+
+
+def largest_error(results: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """The largest error of results relative to the largest element of each; infinite where shapes or NaN differ."""
+    if [x.shape for x in results] != [x.shape for x in wanted]:
+        return inf
+    return max((_of_largest(*pair) for pair in zip(results, wanted, strict=True)), default=0.0)
+
+
+def _of_largest(result: Any, wanted: Any) -> float:
+    """`largest_error` of one result."""
+    parts = [*zip(result.reshape(-1).split(_CHUNK), wanted.reshape(-1).split(_CHUNK), strict=True)]
+    size = max((float(y.double().abs().nan_to_num(0.0, 0.0).max()) for _, y in parts if y.numel()), default=0.0)
+    error = 0.0
+    for x, y in parts:
+        if not y.numel():
+            continue
+        x, y = x.double(), y.double()
+        same = (x == y) | (x.isnan() & y.isnan())
+        error = max(error, float((x - y).abs().nan_to_num(inf, inf, inf).masked_fill(same, 0.0).max()))
+    return error / (size or 1.0)

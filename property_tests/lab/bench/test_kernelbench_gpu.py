@@ -32,8 +32,9 @@ from property_tests.lab.bench.test_kernelbench import FOLDER, _problem
 
 torch = pytest.importorskip("torch")
 
-from mirage_eg.lab.bench import kernelbench_gpu, kernelbench_gpu_row  # noqa: E402
-from mirage_eg.lab.bench.kernelbench_gpu_row import Contestants, Loaded, largest_error, run_problem  # noqa: E402
+from mirage_eg.lab.bench import kernelbench_gpu, kernelbench_gpu_row, model_errors  # noqa: E402
+from mirage_eg.lab.bench.kernelbench_gpu_row import Contestants, Loaded, run_problem  # noqa: E402
+from mirage_eg.lab.bench.model_errors import largest_error  # noqa: E402
 from property_tests.support.parameters import AMPLE  # noqa: E402
 
 ROW = GpuRow(
@@ -99,7 +100,7 @@ def test_two_thirds_are_those_of_the_hash() -> None:
 )
 def test_an_error_is_relative_to_the_largest_element(result: list[float], wanted: list[float], error: float) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernelbench_gpu_row, "PART", 1)
+        patch.setattr(model_errors, "_CHUNK", 1)
         assert largest_error([torch.tensor(result)], [torch.tensor(wanted).double()]) == pytest.approx(error)
     assert largest_error([torch.tensor(result)], [torch.tensor([wanted]).double()]) == math.inf
 
