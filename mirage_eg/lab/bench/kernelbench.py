@@ -249,9 +249,9 @@ def compared_row(name: str, model: Any, trials: list[Trial]) -> ImportRow:
             results, own = _results(imported.run, *inputs), _results(copy.deepcopy(model), *inputs)
         if [x.shape for x in results] != [x.shape for x in wanted]:
             return replace(row, result=Import.WRONG, reason="the results have other shapes")
-        error, most = largest_error(results, wanted), max(TOLERANCE, 4 * largest_error(own, wanted))
-        row = replace(row, error=max(row.error or 0.0, error))
-        if not error <= most:
+        found, most = largest_error(results, wanted), max(TOLERANCE, 4 * largest_error(own, wanted))
+        row = replace(row, error=max(row.error or 0.0, found))
+        if not found <= most:
             reason = f"an error of {row.error:.1e} of the largest element, wanted at most {most:.1e}"
             return replace(row, result=Import.WRONG, reason=reason)
     return row
