@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from mirage_eg.backends.triton.interpreter import Array, RunProgram, interpreter
+from property_tests.support import guarded_interpreter
 
 _SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
@@ -80,7 +81,7 @@ def run_program() -> Iterator[RunProgram]:
 @pytest.fixture(scope="session")
 def run_guarded() -> Iterator[RunProgram]:
     """Triton's interpreter with every address checked."""
-    with interpreter("property_tests.support.guarded_interpreter") as run:
+    with interpreter(guarded_interpreter.run_guarded) as run:
         yield _once(run)
 
 

@@ -14,11 +14,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 from time import monotonic
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import IO, Any
 from weakref import finalize
 
@@ -39,16 +39,16 @@ _START = (
 class Worker:
     """One process; `call` runs functions of importable modules in it, sequentially.
 
-    It may map `address_space` bytes (0: any number). After a call that was stopped the next one has a new process, and so has a
-    worker that was sent to another process.
+    It may map `address_space` bytes (0: any number); its environment has some more variables. After a call that was stopped the
+    next one has a new process, and so has a worker that was sent to another process.
     """
 
-    def __init__(self, address_space: int = ADDRESS_SPACE) -> None:
-        self._address_space = address_space
+    def __init__(self, address_space: int = ADDRESS_SPACE, environment: Mapping[str, str] = MappingProxyType({})) -> None:
+        self._address_space, self._environment = address_space, environment
         self._start()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Worker, (self._address_space,)
+        return Worker, (self._address_space, dict(self._environment))
 
     def _start(self) -> None:
         self._is_busy = False
@@ -58,6 +58,7 @@ class Worker:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _START, json.dumps(sys.path), str(theirs.fileno()), str(self._address_space)],
                 pass_fds=[theirs.fileno()],
+                env=os.environ | self._environment,
                 start_new_session=True,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

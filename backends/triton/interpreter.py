@@ -1,24 +1,20 @@
 """Running emitted programs without a GPU: Triton's interpreter, in a process of its own.
 
 The interpreter must be chosen before Triton is imported and then rules the whole process; so one worker runs program after
-program. Arrays go through pipes. Slow (milliseconds a tile op): for checking kernels on small shapes, not for using them. Needs
-torch.
+program. Slow (milliseconds a tile op): for checking kernels on small shapes, not for using them. Needs torch.
 """
 
-import os
-import pickle
-import subprocess
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
+from math import inf
 from pathlib import Path
-from select import select
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.emulated_assembler import assembled
 from mirage_eg.backends.triton.op_table import NAN_MAX
@@ -28,83 +24,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 RunProgram = Callable[[str | Path, Sequence[Array]], list[Array]]
 
 
-_LOOK_SECONDS = 0.1  # between looks whether anyone still waits for the answer
-
-
 class InterpreterError(MirageError):
     """A program that raises in the interpreter; the message ends with its traceback."""
 
 
-@contextmanager
-def interpreter(module: str = __name__) -> Iterator[RunProgram]:
-    """A function that runs an emitted program (its text or path) on arrays; its outputs are in float64, integers as they are.
-
-    Arrays are rounded to the element types that the program declares and laid out with its strides. `module` is what the
-    process runs: this one, or one that calls `serve` with a function of its own to run programs.
-    """
-    workers: list[subprocess.Popen[bytes]] = []
-
-    def run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
-        if not workers or workers[-1].poll() is not None:  # the first program, or the last one ended its process
-            workers.append(_start(module))
-        worker = workers[-1]
-        assert worker.stdin is not None and worker.stdout is not None
-        pickle.dump((source, list(arrays)), worker.stdin)
-        worker.stdin.flush()
-        try:
-            while not select([worker.stdout], [], [], _LOOK_SECONDS)[0]:
-                raise_if_stopped()
-        except BaseException:  # its answer would be that of the next program
-            worker.kill()
-            worker.wait()
-            raise
-        try:
-            answer: list[Array] | str = pickle.load(worker.stdout)
-        except EOFError:
-            raise InterpreterError(f"the interpreter's process ended with code {worker.wait()}") from None
-        if isinstance(answer, str):
-            worker.wait()
-            raise InterpreterError(answer)
-        return answer
-
-    try:
-        yield run
-    finally:
-        for worker in workers:
-            worker.communicate()
-
-
-def _start(module: str) -> "subprocess.Popen[bytes]":
-    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}
-    return subprocess.Popen([sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-
-
-def serve(run: RunProgram) -> None:
-    """Answer requests until the pipe is closed; a program that raises is answered with its traceback and ends the process."""
-    requests = sys.stdin.buffer
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # output of a program must not mix with the answers
-    _mend_narrow_types()
-    _allow_precisions()
-    _reduce_maxima_at_once()
-    _require_alignment()
-    _know_assembler()
-    _launch_in_turn()
-
-    def answer(message: object) -> None:
-        pickle.dump(message, answers)
-        answers.flush()
-
-    sys.excepthook = lambda kind, error, trace: answer("".join(traceback.format_exception(kind, error, trace)))
-    while True:
-        try:
-            source, arrays = pickle.load(requests)
-        except EOFError:
-            return
-        answer(run(source, arrays))
-
-
-def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+def run_program(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+    """The results of a program on arrays."""
     import torch
 
     from mirage_eg.backends.triton.compile import loaded
@@ -117,6 +42,45 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
             tensor = torch.empty_strided(shape, strides, dtype=getattr(torch, dtype))
             tensors.append(tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)).reshape(shape)))  # NumPy's has a dim
         return as_arrays(module.run(*tensors))
+
+
+@contextmanager
+def interpreter(run: RunProgram = run_program) -> Iterator[RunProgram]:
+    """A function that runs an emitted program (its text or path) on arrays; its outputs are in float64, integers as they are.
+
+    Arrays are rounded to the element types that the program declares and laid out with its strides. `run`: another function of
+    an importable module that runs a program in the process. After a program that raises the next one has a new process.
+    """
+    with Worker(0, {"TRITON_INTERPRET": "1", "PYTHONWARNINGS": "ignore"}) as worker:
+
+        def answer(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+            try:
+                results: list[Array] = worker.call(_answer, run, source, [*arrays], seconds=inf, task="the interpreter")
+            except MirageError as error:
+                worker.close()
+                raise InterpreterError(str(error)) from None
+            return results
+
+        yield answer
+
+
+def _answer(run: RunProgram, source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+    """The results of a program, in the process of the interpreter."""
+    _mended()
+    try:
+        return run(source, arrays)
+    except Exception:  # noqa: BLE001 - of the program; the caller has its traceback
+        raise InterpreterError(traceback.format_exc()) from None
+
+
+@cache
+def _mended() -> None:
+    _mend_narrow_types()
+    _allow_precisions()
+    _reduce_maxima_at_once()
+    _require_alignment()
+    _know_assembler()
+    _launch_in_turn()
 
 
 def as_arrays(results: Any) -> list[Array]:
@@ -232,7 +196,3 @@ def _require_alignment() -> None:
         plain(self, *arguments, **options)
 
     GridExecutor.__call__ = launch
-
-
-if __name__ == "__main__":
-    serve(_run)

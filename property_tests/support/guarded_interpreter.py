@@ -1,4 +1,4 @@
-"""Triton's interpreter with every address checked, by `interpreter("property_tests.support.guarded_interpreter")`.
+"""Triton's interpreter with every address checked, by `interpreter(run_guarded)`.
 
 Each tensor that a program takes or makes has its own memory with a wide guard on both sides. An address that is loaded or
 stored under a true mask and lies in no tensor ends the program, as does a store into an input, and what is
@@ -7,13 +7,14 @@ one place.
 """
 
 from collections.abc import Sequence
+from functools import cache
 from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mirage_eg.backends.triton.interpreter import Array, as_arrays, serve
+from mirage_eg.backends.triton.interpreter import Array, as_arrays
 
 _GUARD = 1 << 20  # bytes on each side
 
@@ -99,7 +100,8 @@ class Guard:
         return self._plain.store(pointers, value, mask)
 
 
-def install() -> Guard:
+@cache
+def installed() -> Guard:
     """From now on the interpreter's accesses are checked."""
     from triton.runtime import interpreter
 
@@ -120,7 +122,8 @@ def install() -> Guard:
     return guard
 
 
-def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+def run_guarded(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
+    """The results of a program on arrays."""
     import torch
 
     from mirage_eg.backends.triton.compile import loaded
@@ -151,11 +154,6 @@ def _run(source: str | Path, arrays: Sequence[Array]) -> list[Array]:
             tensors.append(place(f"prepared {number}", layout, False).copy_(tensor))
         for name, kind in tables.buffers.items():
             tensors.append(place(name, kind, True))
-        _guard.watch(regions)
+        installed().watch(regions)
         library = {"torch": torch} if "torch" in signature(module.launch).parameters else {}
         return as_arrays(module.launch(*tensors, *tables.sizes.values(), **library))
-
-
-if __name__ == "__main__":
-    _guard = install()
-    serve(_run)
