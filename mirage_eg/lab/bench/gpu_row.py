@@ -9,9 +9,9 @@ import json
 import platform
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import BrokenExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
+from math import inf
 from operator import itemgetter
 from pathlib import Path
 from time import perf_counter, time
@@ -19,7 +19,7 @@ from typing import Any
 
 from mirage_eg.backends.cost.lower_bound import lower_bound_us
 from mirage_eg.backends.evaluator.input_scales import input_scales
-from mirage_eg.backends.evaluator.processes import begin_worker, end_processes
+from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.measure.candidate_timer import CandidateTimer
 from mirage_eg.backends.measure.gpu_turn import autotune_in_turn, gpu_turn
@@ -29,7 +29,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.schedule import schedule_record
 from mirage_eg.frontend.load import load_program
 from mirage_eg.ir import serialize
-from mirage_eg.ir.errors import MirageError
+from mirage_eg.ir.errors import LimitError, MirageError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.whole_inputs import causal_inputs, whole_inputs
@@ -160,15 +160,11 @@ def measured_baselines(argument: str, batch: int, program: Graph, options: GpuOp
 
 def apart(function: Callable[..., JsonLine], *arguments: Any) -> JsonLine:
     """The line that a function gives in a process of its own, which kernels of other projects may end; else the problem."""
-    import loky
-
-    executor = loky.ProcessPoolExecutor(1, initializer=begin_worker)
-    try:
-        line: JsonLine = executor.submit(function, *arguments).result()
-    except BrokenExecutor as error:
-        return {"problem": " ".join(str(error).split())[:300]}
-    finally:
-        end_processes(executor, kill=False)
+    with Worker(0) as worker:
+        try:
+            line: JsonLine = worker.call(function, *arguments, seconds=inf, task="the baseline")
+        except LimitError as error:
+            return {"problem": " ".join(str(error).split())[:300]}
     return line
 
 
