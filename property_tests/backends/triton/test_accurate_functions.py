@@ -37,6 +37,19 @@ def test_kernel_and_evaluator_have_all_digits_of_the_function(
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("op", ["expm1", "softplus"])
+def test_polynomials_join_the_function_and_keep_its_digits(run_program: RunProgram, op: str, dtype: str) -> None:
+    """At ±1/2, where the polynomial of expm1 ends, below it, and where softplus vanishes or is its operand."""
+    ends = np.nextafter(np.array([0.5, -0.5, 0.5, -0.5], dtype), np.array([1, -1, 0, 0], dtype)).astype(float)
+    x = [*np.linspace(-20.0, 20.0, 2001), *np.linspace(-0.7, 0.7, 1993), 0.5, -0.5, *ends]
+    graph, array = of(op, x, dtype)
+    exact = array.astype(np.longdouble)
+    wanted = np.expm1(exact) if op == "expm1" else np.logaddexp(exact, np.longdouble(0))
+    [got] = run_program(emit(graph), [array])
+    np.testing.assert_allclose(got.astype(np.longdouble), wanted, rtol=4 * float(np.finfo(dtype).eps))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_gelu_is_within_units_in_the_last_place_of_its_operand(run_program: RunProgram, dtype: str) -> None:
     """It has digits below 0, too, where the sum of 1 and an error function has few."""
     graph, array = of("gelu", [*np.linspace(-14.0, 14.0, 2001), 0.0, -100.0, 1e30], dtype)
@@ -69,11 +82,11 @@ def test_roots_are_rounded_to_nearest(run_program: RunProgram, dtype: str) -> No
     assert "return tl.sqrt_rn(x)" in source and source.count("tl.sqrt(") == 1  # of float64
 
 
-@pytest.mark.parametrize("op", ["log1p", "expm1", "log2", "log10"])
+@pytest.mark.parametrize("op", ["log1p", "expm1", "log2", "log10", "softplus"])
 def test_infinite_and_undefined_operands_give_what_numpy_gives(run_program: RunProgram, op: str) -> None:
     graph, array = of(op, UNUSUAL, "float32")
     with np.errstate(all="ignore"):
-        wanted = getattr(np, op)(array)
+        wanted = np.logaddexp(array, np.float32(0)) if op == "softplus" else getattr(np, op)(array)
     [got] = run_program(emit(graph), [array])
     np.testing.assert_allclose(got, wanted, rtol=1e-6)
 
