@@ -28,14 +28,16 @@ _WINDOWS = frozenset((*MAX_POOLS, *AVG_POOLS))
 _TYPES = frozenset({DType.float16, DType.bfloat16, DType.float32})
 _MOST_LOADS = 256  # of one program: each is a line of the kernel
 _FEWEST_RESULTS = 1 << 22  # of a row-major convolution: smaller ones of cuDNN take 3 to 16 µs on an H200
-_TOGETHER = 8  # elements of a row that are loaded together at least
 _ROWS = (4, 2, 1)  # of the result, that a program may compute
 _ROWS_OF_CONVOLUTION = (8, *_ROWS)
 _VECTOR, _VECTOR_OF_CONVOLUTION = 4, 2  # channels of a thread, channels last; one of a filter that is no weight
 _TILES = ((4, 4, 1 << 14), (2, 2, 0), (1, 1, 0))
 """Rows and columns of a thread of a convolution channels last, and the fewest threads. Of 17 forms on an H200 4 × 4 results of
 two channels were the fastest for 8 to 128 images, or within 7 %; 2 × 2 for one image, by up to a third."""
-_OF_PRODUCT = 0.17  # the time of a product of them, or of its load, in loads of a pooling
+_OF_TILES, _OF_ROWS, _OF_VECTORS = 0.27, 0.23, 1.6
+"""The times of a product or a load of these tiles, a product of a thread's rows, and a vector, in loads of a row-major pooling.
+
+The second is by problems 82, 84 and 85 of KernelBench's level 1 in float32; in float16 they take 0.8 to 1.1 times as long."""
 _COLUMNS, _WASTED = (256, 128), 1.05  # columns of a part of a row; the parts of a row have at most so many times its columns
 _PARTS, _FEW_LOADS = (4, 2, 1), 32  # parts of a program; several only for few loads, which then share the address of a row
 _MOST_SOURCES = 4  # of a cumulative sum
@@ -128,13 +130,13 @@ class WindowOp:
 
     @property
     def elements(self) -> int:
-        """Elements that all programs load, or as many in the time of the loads and products of tiles; of a row of which every
-        second one is loaded, the others too, and parts of rows share an address."""
-        threads = prod(self.groups)
-        if self.x_last and self.has_factors:
-            return int(_OF_PRODUCT * threads * (self.loads + (1 + self.rows * self.columns) * prod(self.window)))
-        shared = self.row_tile is not None and self.row_tile.parts > 1
-        return threads * self.loads * (1 if self.x_last else min(self.strides[-1], _TOGETHER)) // (2 if shared else 1)
+        """The elements that all programs load, or as many in the time of their loads and products."""
+        threads, products = prod(self.groups), self.rows * self.columns * prod(self.window) if self.has_factors else 0
+        if not self.x_last:
+            return int(threads * (self.loads + _OF_ROWS * products))
+        if self.has_factors:
+            return int(_OF_TILES * threads * (self.loads + products + prod(self.window)))
+        return int(_OF_VECTORS * threads * self.loads)
 
 
 @once_per_graph
