@@ -1,5 +1,6 @@
 """How long products and convolutions of the library take, in times of the matrix units in float16."""
 
+from collections.abc import Sequence
 from math import ceil, prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
@@ -46,9 +47,13 @@ On an H200 cuDNN reached 14 TFLOP/s for 3 channels in float32, 30 to 38 for 8, 1
 reached 120 to 200 of 64 channels in the plane, and in volumes 11, 32 and 82 to 121 of 16, 32 and 64. `compiled_us` of 101
 convolutions of KernelBench was off by a factor of 2.8 in the mean without these numbers, and by 1.5 with them.
 """
-_CHANNELS_OF_VOLUMES = 16
-"""Of a tile of volumes channels last in float32. On an H200 cuDNN reached 230 to 240 TFLOP/s for 32 channels, and transposed
-100 to 127 for 16 to 64; row-major it took 1.1 to 2.2 times as long."""
+_CHANNELS_OF_VOLUMES, _FILTERS_OF_VOLUMES = 16, 64
+"""Of a tile of volumes channels last in float32, the second transposed. On an H200 cuDNN reached 230 to 240 TFLOP/s for 32
+channels, and transposed 100 to 127 for 16 to 64; row-major it took 1.1 to 2.2 times as long. In problem 74 of KernelBench's
+level 2 it took 296 µs for 16 channels to 32, with a stride of 2."""
+_TRANSPOSED_LAST = 0.5
+"""How much longer a transposed convolution of images channels last takes in float32 than row-major. On an H200 it reached 245
+and 258 TFLOP/s of 64 channels, in problems 19 and 10 of KernelBench's level 2."""
 _CHANNELS_OF_GROUPS, _CHANNELS_OF_ODD_GROUPS = 140.0, 430.0
 """How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
 and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200; where they are no power of two, 9 to 196 TFLOP/s for
@@ -102,12 +107,14 @@ def library_work(graph: Graph, item: Node, value: int, by_rows: bool = False) ->
         return operations, DEPTHWISE
     slower = library_slowdown(image.dtype, item.op)
     filters, channels, *window = weight.shape
-    is_last = len(window) > 2 and not by_rows and is_channels_last_convolution(graph, item)
-    of_volume = _CHANNELS_OF_VOLUMES if is_last and image.dtype.itemsize != 2 else 0
+    is_last = not by_rows and is_channels_last_convolution(graph, item)
+    of_volume = _CHANNELS_OF_VOLUMES if is_last and len(window) > 2 and image.dtype.itemsize != 2 else 0
     if item.op in TRANSPOSED:
         slower *= _TRANSPOSED_VOLUME if len(window) > 2 and not is_last else 1.0
-        of_tile = of_volume or _CHANNELS_OF_TRANSPOSED
-        return operations, slower * _padding(channels, _FILTERS_OF_TRANSPOSED, filters // item["groups"], of_tile)
+        slower *= _TRANSPOSED_LAST if len(window) == 2 and is_last and image.dtype.itemsize != 2 else 1.0
+        slower *= _padded_phases(window, item["strides"]) if is_last else 1.0
+        results, of_tile = (_FILTERS_OF_VOLUMES, of_volume) if of_volume else (_FILTERS_OF_TRANSPOSED, _CHANNELS_OF_TRANSPOSED)
+        return operations, slower * _padding(channels, results, filters // item["groups"], of_tile)
     if item.op not in CONVOLUTIONS:
         return operations, slower
     if image.dtype.itemsize != 2:
@@ -119,6 +126,15 @@ def library_work(graph: Graph, item: Node, value: int, by_rows: bool = False) ->
         return 2 * windows.rows * windows.columns * filters, max(1.0, _LEAST_COLUMNS / filters)
     slower *= _padding(filters, _FILTERS, channels, _CHANNELS)
     return operations, _UNALIGNED_CHANNELS if channels % ALIGNED_HALVES else slower
+
+
+def _padded_phases(window: Sequence[int], strides: Sequence[int]) -> float:
+    """The places of a window that positions of a transposed convolution have, all as many as those that have most, over all.
+
+    On an H200 images channels last in float32 reached 202 TFLOP/s with a window of 4 × 4 and a stride of 2, and 131 and 151
+    with 3 × 3.
+    """
+    return prod(ceil(extent / stride) * stride / extent for extent, stride in zip(window, strides, strict=True))
 
 
 def _padding(filters: int, filters_of_tile: int, channels: int, channels_of_tile: int) -> float:

@@ -155,15 +155,16 @@ def _convolution_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
     [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
     if isinstance(product, WindowOp):
         return replace(_window_work(product, dram), copied=converted_bytes(graph, graph.nodes[launch.nodes[0]]))
-    slowdown = 1.0 if product.is_half else _IN_FLOAT32
+    slowdown, ops = 1.0 if product.is_half else _IN_FLOAT32, (graph.nodes[it] for it in launch.nodes[1:])
+    behind = sum(functions_of(it.op, it.mapping) for it in ops if it.kind is Kind.ELEMENTWISE)
     if product.is_small:
         item, steps = graph.nodes[launch.nodes[0]], _STEP * (1 + product.terms.rows / 128) * product.loop / product.parts
         parts = 0 if product.parts == 1 else 8 * product.parts * prod(product.result)
         dram, copied = dram + _filter_bytes(graph, item), converted_bytes(graph, item) + parts
         return KernelWork("convolution", dram, 2 * product.gathered * product.tile, steps=steps, copied=copied)
-    if (phases := product.steps[-1]) > 1:
-        dram += (_REWRITTEN * phases - 1) * graph.types[launch.results[-1]].nbytes
-    return KernelWork("convolution", dram, 2 * product.gathered * product.tile, slowdown, loads=product.gathered)
+    functions = (behind + (_APART if product.steps[-1] > 1 else 0)) * prod(product.result)
+    flops = 2 * product.gathered * product.tile
+    return KernelWork("convolution", dram, flops, slowdown, loads=product.gathered, functions=int(functions))
 
 
 _STEP = 0.7
@@ -173,9 +174,9 @@ _IN_FLOAT32 = 3.0  # products in bfloat16 of one in float32
 _GATHERED, _PARTED = 13, 28
 """Arithmetic operations in the time of a load of an implicit product, and with parts in bfloat16. With its products and its
 traffic ten convolutions of KernelBench's level 1 take 0.97 to 1.11 of their times on an H200, 352 to 2,707 µs."""
-_REWRITTEN = 2
-"""Times that a sector of the result is moved for each phase of a transposed convolution along the last dim, since the positions
-of a phase fill it in part. With steps of 3 it took 1,543 µs on an H200, of which 528 are without this."""
+_APART = 6.3
+"""Exponentials in the time of a store of a single element. The positions of a phase of a transposed convolution are apart in
+its result: with steps of 3 one took 1,543 µs on an H200 for 202 million elements in float32, of which 530 are without this."""
 _CHOICE_US = 0.15  # of one element of a row, by the latency of two reductions
 _FEW_LOADS, _OF_STEP = 4, 130  # iterations in the time of a thread's first loads, and its products in that of an iteration
 _POOLED = 7  # arithmetic operations in the time of a load from the first cache: poolings of 8 to 99 loads on an H200
@@ -239,6 +240,7 @@ def cost_of(kernel: KernelWork, device: Device) -> Cost:
         times["matrix units"] = kernel.flops / device.matrix_rate * kernel.slowdown
         times["latency"] = kernel.steps * device.iteration_us * 1e-6
         times["matrix units"] += (_GATHERED if kernel.slowdown == 1 else _PARTED) * kernel.loads / device.arithmetic_rate
+        times["matrix units"] += kernel.functions / device.function_rate
         times["matrix units"] += times["memory"] if kernel.loads else 0.0
     if kernel.op == "top-k":
         times["latency"] = _CHOICE_US * kernel.steps * 1e-6
