@@ -152,7 +152,7 @@ class ElementwiseOp:
     pole: bool = False
     power: Fraction | Callable[..., Fraction] | None = None
     functions: float | Callable[..., float] = 0
-    torch_functions: int = 0
+    torch_functions: float = 0
     of_sums: bool = False
     logarithm: bool = False
     signs: tuple[int, ...] = ()
