@@ -38,22 +38,22 @@ DEPTHWISE_OF_MANY = 61.0
 """The same for many images in half precision, channels last, whose operations are the places of a window times the elements of
 image and result. Ten of 128 images were predicted at 0.84 to 1.23 of their times on an H200: 3×3 to 7×7, strides of 1 and 2."""
 _FILTERS, _CHANNELS = 128, 32  # of a tile of cuDNN's convolutions in half precision: 16 channels take 2.1 to 2.5 times as long
-_FILTERS_OF_FLOATS, _CHANNELS_OF_FLOATS = 32, 48
-_FILTERS_OF_TRANSPOSED, _CHANNELS_OF_TRANSPOSED = 32, 64
+_FILTERS_OF_FLOATS, _CHANNELS_OF_FLOATS = 32, 48  # in float32
+_OF_TRANSPOSED, _OF_TRANSPOSED_VOLUMES = (32, 64), (64, 32)  # transposed; of volumes channels last in float32
 _TRANSPOSED_VOLUME = 1.7
-"""Likewise in float32, and transposed; how much longer a transposed convolution of volumes takes.
+"""How much longer a transposed convolution of row-major volumes takes.
 
 On an H200 cuDNN reached 14 TFLOP/s for 3 channels in float32, 30 to 38 for 8, 110 for 32 and 210 for 64. Transposed it
 reached 120 to 200 of 64 channels in the plane, and in volumes 11, 32 and 82 to 121 of 16, 32 and 64. `compiled_us` of 101
 convolutions of KernelBench was off by a factor of 2.8 in the mean without these numbers, and by 1.5 with them.
 """
-_CHANNELS_OF_VOLUMES, _FILTERS_OF_VOLUMES = 16, 64
-"""Of a tile of volumes channels last in float32, the second transposed. On an H200 cuDNN reached 230 to 240 TFLOP/s for 32
-channels, and transposed 100 to 127 for 16 to 64; row-major it took 1.1 to 2.2 times as long. In problem 74 of KernelBench's
-level 2 it took 296 µs for 16 channels to 32, with a stride of 2."""
+_CHANNELS_OF_VOLUMES = 16
+"""Of a tile of volumes channels last in float32. On an H200 cuDNN reached 230 to 240 TFLOP/s for 32 channels; row-major it took
+1.1 to 2.2 times as long."""
 _TRANSPOSED_LAST = 0.5
-"""How much longer a transposed convolution of images channels last takes in float32 than row-major. On an H200 it reached 245
-and 258 TFLOP/s of 64 channels, in problems 19 and 10 of KernelBench's level 2."""
+"""How much longer a transposed convolution takes channels last than row-major. On an H200 it reached 245 and 258 TFLOP/s of 64
+channels in float32, in problems 19 and 10 of KernelBench's level 2; in volumes with a stride of 2 100 to 127, and 24.5 of 16
+channels to 32 in problem 74."""
 _CHANNELS_OF_GROUPS, _CHANNELS_OF_ODD_GROUPS = 140.0, 430.0
 """How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
 and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200; where they are no power of two, 9 to 196 TFLOP/s for
@@ -108,17 +108,20 @@ def library_work(graph: Graph, item: Node, value: int, by_rows: bool = False) ->
     slower = library_slowdown(image.dtype, item.op)
     filters, channels, *window = weight.shape
     is_last = not by_rows and is_channels_last_convolution(graph, item)
-    of_volume = _CHANNELS_OF_VOLUMES if is_last and len(window) > 2 and image.dtype.itemsize != 2 else 0
+    of_volume = is_last and len(window) > 2 and image.dtype.itemsize != 2
     if item.op in TRANSPOSED:
-        slower *= _TRANSPOSED_VOLUME if len(window) > 2 and not is_last else 1.0
-        slower *= _TRANSPOSED_LAST if len(window) == 2 and is_last and image.dtype.itemsize != 2 else 1.0
-        slower *= _padded_phases(window, item["strides"]) if is_last else 1.0
-        results, of_tile = (_FILTERS_OF_VOLUMES, of_volume) if of_volume else (_FILTERS_OF_TRANSPOSED, _CHANNELS_OF_TRANSPOSED)
-        return operations, slower * _padding(channels, results, filters // item["groups"], of_tile)
+        if is_last:
+            slower *= _TRANSPOSED_LAST * _padded_phases(window, item["strides"])
+        elif len(window) > 2:
+            slower *= _TRANSPOSED_VOLUME
+        tile = _OF_TRANSPOSED_VOLUMES if of_volume else _OF_TRANSPOSED
+        return operations, slower * _padding(channels, tile[0], filters // item["groups"], tile[1])
     if item.op not in CONVOLUTIONS:
         return operations, slower
     if image.dtype.itemsize != 2:
-        return operations, slower * _padding(filters, _FILTERS_OF_FLOATS, channels, of_volume or _CHANNELS_OF_FLOATS)
+        return operations, slower * _padding(
+            filters, _FILTERS_OF_FLOATS, channels, _CHANNELS_OF_VOLUMES if of_volume else _CHANNELS_OF_FLOATS
+        )
     if item["groups"] > 1:
         odd = channels.bit_count() > 1
         return operations, max(slower, (_CHANNELS_OF_ODD_GROUPS if odd else _CHANNELS_OF_GROUPS) / channels)
