@@ -41,7 +41,7 @@ from mirage_eg.report.funnel import funnel
 from mirage_eg.report.mutant_regions import regions_svg
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # docs and property_tests are in no package
-from docs import ablation, card_results, house, kernelbench, op_table, public_names
+from docs import ablation, card_results, house, kernelbench, op_table, predicted_segments, public_names
 from docs.card_results import Card
 from docs.tuner_choices import gains_of_choices
 
@@ -67,6 +67,7 @@ def pages() -> dict[str, str]:
         "measurements/verification.md": verification(),
         "explanation/architecture.md": _framed(DOCS / "explanation/architecture.md", house.table() + "\n", comment=_HOUSE),
         "measurements/kernelbench.md": _framed(DOCS / "measurements/kernelbench.md", *kernelbench.tables()),
+        "measurements/cost_model.md": _framed(DOCS / "measurements/cost_model.md", predicted_segments.tables()),
         "measurements/models.md": _framed(DOCS / "measurements/models.md", models_table()),
         "measurements/torch_compile.md": _framed(DOCS / "measurements/torch_compile.md", model_tables(LAYERS)),
         "measurements/suites.md": _framed(DOCS / "measurements/suites.md", model_tables(SUITES)),
