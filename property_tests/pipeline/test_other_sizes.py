@@ -97,29 +97,26 @@ def timer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> SourceTimer:
     return time_by_source(monkeypatch)
 
 
-def test_another_size_is_tuned_without_a_search_and_never_twice(searched: Result, timer: SourceTimer) -> None:
-    def tuned(sizes: tuple[int, int]) -> Result | None:
-        given = OtherSizes(searched, rows(2, 8), rows(*sizes), replace(OPTIONS, jobs=1))
-        return given.tuned("rows", lambda *_: None, TUNING)
+def tuned(searched: Result, sizes: tuple[int, int]) -> Result | None:
+    given = OtherSizes(searched, rows(2, 8), rows(*sizes), replace(OPTIONS, jobs=1))
+    return given.tuned("rows", lambda *_: None, TUNING)
 
-    found = tuned((3, 9))
+
+def test_another_size_is_tuned_without_a_search_and_never_twice(searched: Result, timer: SourceTimer) -> None:
+    found = tuned(searched, (3, 9))
     assert found is not None and found.searched == rows(2, 8)
     first = found.candidates[0]
     assert first.fused and first.measured_us is not None and first.verdict.equal and first.compile.ok
     assert len(timer.asked) > 3
     timer.asked.clear()
-    again = tuned((3, 9))
+    again = tuned(searched, (3, 9))
     assert again is not None and again.candidates[0].graph == first.graph
     assert timer.asked == []  # all of them are in the tuning database
 
 
 def test_a_batch_of_one_behind_a_larger_one_needs_its_own_search_to_be_tuned(searched: Result, timer: SourceTimer) -> None:
-    def tuned(sizes: tuple[int, int]) -> Result | None:
-        given = OtherSizes(searched, rows(2, 8), rows(*sizes), replace(OPTIONS, jobs=1))
-        return given.tuned("rows", lambda *_: None, TUNING)
-
-    assert tuned((3, 8)) is not None
-    assert tuned((1, 8)) is None  # a dim of extent 1 has no axis
+    assert tuned(searched, (3, 8)) is not None
+    assert tuned(searched, (1, 8)) is None  # a dim of extent 1 has no axis
     assert timer.asked != []
 
 

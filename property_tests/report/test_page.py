@@ -1,11 +1,9 @@
 """report.html: one file that a browser shows without a complaint, and that says what the report says."""
 
 import json
-import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -22,6 +20,7 @@ from mirage_eg.report.funnel import FunnelGroup, groups
 from mirage_eg.report.page import report_page
 from mirage_eg.search import enumerator
 from mirage_eg.search.prune_reasons import STAGES
+from property_tests.support.command import start_command
 
 PROGRAM = WORKLOADS["lora"](1)
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -31,26 +30,10 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run of the command line leaves."""
     out = tmp_path_factory.mktemp("report")
-    command = [
-        sys.executable,
-        "-m",
-        "mirage_eg",
-        "optimize",
-        "lora",
-        "--top",
-        "2",
-        "--jobs",
-        "1",
-        "--device",
-        "cpu",
-        "--out",
-        str(out),
-        "--trace",
-        str(out / "trace.jsonl"),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=dict(os.environ))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert str(out / "lora" / "report.html") in done.stdout
+    words = ["optimize", "lora", "--top", "2", "--jobs", "1", "--device", "cpu", "--out"]
+    code, printed, error = start_command(*words, out, "--trace", out / "trace.jsonl")
+    assert (code, error) == (0, "")
+    assert str(out / "lora" / "report.html") in printed
     header, *sample = map(json.loads, (out / "trace.jsonl").read_text().splitlines())
     assert header["candidates"] and sample
     return out / "lora"

@@ -38,15 +38,17 @@ def test_a_derived_op_is_its_primitive_ops_and_needs_no_check(monkeypatch: pytes
     assert BlockReference(p.graph(), 2, 0).check(p.graph()).equal
 
 
+def of_product(double: Callable[[Any, Any], Any]) -> Graph:
+    """The exponential of a product and a mask, doubled so."""
+    p = mi.new_kernel_graph()
+    x, w, mask = p.new_input((4, 64)), p.new_input((64, 128)), p.new_input((4, 128))
+    p.mark_output(p.exp(x @ w + double(p, mask)))
+    return p.graph()
+
+
 @pytest.mark.parametrize("factor", [2, 3])
 def test_a_product_before_an_exponent_is_a_cut(factor: int) -> None:
-    def attention(double: Callable[[Any, Any], Any]) -> Graph:
-        p = mi.new_kernel_graph()
-        x, w, mask = p.new_input((4, 64)), p.new_input((64, 128)), p.new_input((4, 128))
-        p.mark_output(p.exp(x @ w + double(p, mask)))
-        return p.graph()
-
-    program, kernels = attention(lambda p, x: x + x), attention(lambda p, x: p.scale(x, factor))
+    program, kernels = of_product(lambda p, x: x + x), of_product(lambda p, x: p.scale(x, factor))
     assert [[item.op for item in pair.program.ops] for pair in pairs_of(program, kernels, seed=0)] == [["add", "add", "exp"]]
     reference = BlockReference(program, 2, 0)
     assert reference.check(kernels).equal is (factor == 2)
@@ -67,12 +69,6 @@ def test_what_is_averaged_before_an_exponent_is_a_cut() -> None:
 def test_a_part_that_floats_refuse_decides_about_a_large_program(
     few: int, checks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def product(double: Callable[[Any, Any], Any]) -> Graph:
-        p = mi.new_kernel_graph()
-        x, w, mask = p.new_input((4, 64)), p.new_input((64, 128)), p.new_input((4, 128))
-        p.mark_output(p.exp(x @ w + double(p, mask)))
-        return p.graph()
-
     checked = list[Graph]()
 
     def refused(reference: Reference, candidates: Sequence[Graph]) -> list[FloatCheck]:
@@ -81,8 +77,8 @@ def test_a_part_that_floats_refuse_decides_about_a_large_program(
 
     monkeypatch.setattr(block_reference, "FEW", few)
     monkeypatch.setattr(block_reference, "float_checks", refused)
-    reference = BlockReference(product(lambda p, x: x + x))
-    [check] = reference.float_checks([product(lambda p, x: p.scale(x, 2))])
+    reference = BlockReference(of_product(lambda p, x: x + x))
+    [check] = reference.float_checks([of_product(lambda p, x: p.scale(x, 2))])
     assert not check.ok and len(checked) == checks
 
 

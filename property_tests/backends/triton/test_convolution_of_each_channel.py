@@ -16,19 +16,13 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.windows import channels_last
 from mirage_eg.ir.written_inputs import with_output_marks
 from property_tests.backends.triton.test_convolution import kernels, with_ops_behind
+from property_tests.backends.triton.test_windows import in_both_orders as in_both_orders
 from property_tests.support.hand_written import ROUNDING, error_of
 
 
 @pytest.fixture
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generated_ops, "_FEWEST_RESULTS", 0)
-
-
-@pytest.fixture(params=["programs of positions", "programs of parts of rows"])
-def in_both_orders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "programs of parts of rows":
-        monkeypatch.setattr(generated_ops, "_COLUMNS", (4,))
-        monkeypatch.setattr(generated_ops, "_WASTED", 99)
 
 
 @pytest.mark.usefixtures("of_any_size", "in_both_orders")

@@ -450,20 +450,8 @@ def test_two_processes_that_write_one_entry_never_see_a_part(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_two_processes_optimize_one_program_and_agree(folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "mirage_eg",
-        "optimize",
-        "ntrans",
-        "--json",
-        "--jobs",
-        "1",
-        "--device",
-        "cpu",
-        "--top",
-        "1",
-    ]
+    words = ["optimize", "ntrans", "--json", "--jobs", "1", "--device", "cpu", "--top", "1"]
+    command = [sys.executable, "-m", "mirage_eg", *words]
     running = [
         subprocess.Popen([*command, "--out", str(folder.parent / name)], stdout=subprocess.PIPE, text=True) for name in "ab"
     ]

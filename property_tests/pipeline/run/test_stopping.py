@@ -100,20 +100,8 @@ def test_a_full_stdout_is_one_line(command: list[str], unbuffered: str, tmp_path
 @FULL
 def test_a_result_is_kept_though_stdout_is_full(tmp_path: Path) -> None:
     (tmp_path / "p.py").write_text(PROGRAM)
-    command = [
-        sys.executable,
-        "-m",
-        "mirage_eg",
-        "optimize",
-        "p.py",
-        "--device",
-        "cpu",
-        "--no-cache",
-        "--jobs",
-        "1",
-        "--top",
-        "1",
-    ]
+    words = ["optimize", "p.py", "--device", "cpu", "--no-cache", "--jobs", "1", "--top", "1"]
+    command = [sys.executable, "-m", "mirage_eg", *words]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
