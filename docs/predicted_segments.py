@@ -14,7 +14,9 @@ def tables() -> str:
     """How many segments are predicted within the bounds, by type and day of the measurement; and the others."""
     rows = [json.loads(line) for line in LINES.read_text(encoding="utf-8").splitlines()]
     groups = sorted({(row["measured"], row["dtype"]) for row in rows}, reverse=True)
-    counted = [_counts(day, dtype, [it for it in rows if (it["measured"], it["dtype"]) == (day, dtype)]) for day, dtype in groups]
+    counted = [
+        _counts(day, dtype, [it for it in rows if (it["measured"], it["dtype"]) == (day, dtype)]) for day, dtype in groups
+    ]
     head = ("measured on", "type", "segments", "within 0.7 to 1.5", "mean factor")
     others = ("problem", "type", "measured on", "predicted, µs", "measured, µs", "over measured", "Inductor, µs")
     return "\n".join((*_table(head, counted), "", *_table(others, _others(rows)), ""))
