@@ -37,6 +37,7 @@ def _work(kind: str, subject: Any, end: Connection) -> None:
 
 def lines(jobs: Iterable[tuple[Job, Any]], processes: int, limit: float) -> Iterator[dict[str, Any]]:
     """A line for each job, as they end."""
+    check("compile", subjects("compile")["add"])  # processes begin with what torch imports at its first call
     fork = multiprocessing.get_context("fork")
     waiting, running = iter(jobs), {}
     while True:

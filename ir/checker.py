@@ -214,15 +214,27 @@ def _cuts(checker: Checker, item: Node, operands: Sequence[TensorType], results:
 
 
 def _cut(extent: int, part: int, splits: Sequence[tuple[int, int]]) -> Cut | None:
-    held = not splits and isinstance(extent, SizeExpression)  # by one tile, which another size may not fill
-    if not held and divisor(extent) % part == 0 and extent // part == prod(count for _, count in splits):
+    moved = part * prod(count for _, count in splits[1:])  # by a step of the slowest split, whose count follows from the size
+    held = not splits  # by one tile, which another size may not fill
+    sized = isinstance(extent, SizeExpression)
+    if (not held and divisor(extent) % moved == 0) if sized else extent == moved * prod(count for _, count in splits[:1]):
         return None
+    if part == 1 and splits:
+        raise GraphError(
+            f"got tiles of one element of a dim of {extent} in {prod(count for _, count in splits)} parts; "
+            "wanted none empty, or larger tiles"
+        )
     steps, moved = [], part
     for place, count in reversed(splits):
-        if count > 1:
+        if _may_be_several(count):
             steps.append((place, moved))
         moved *= count
     return Cut(extent, part, tuple(reversed(steps)))
+
+
+def _may_be_several(count: int) -> bool:
+    """Whether a grid dim or the loop has more than one step; a count that depends on sizes, whether it has at one of them."""
+    return count > 1 or isinstance(count, SizeExpression)
 
 
 def _block_dependence(checker: Checker, item: Node) -> tuple[Phase, frozenset[int]]:
@@ -230,9 +242,9 @@ def _block_dependence(checker: Checker, item: Node) -> tuple[Phase, frozenset[in
     phase = max(operand_phases, default=Phase.PROLOGUE)
     varies = _NO_DIMS.union(*(checker.grid_dims[i] for i in item.operands))
     if item.op == "input":
-        looped = item.get("fmap", REPLICATED) != REPLICATED and checker.loop > 1
+        looped = item.get("fmap", REPLICATED) != REPLICATED and _may_be_several(checker.loop)
         maps = enumerate(zip(checker.grid, item.get("imap") or (), strict=False))
-        varies = frozenset(dim for dim, (extent, target) in maps if target != REPLICATED and extent > 1)
+        varies = frozenset(dim for dim, (extent, target) in maps if target != REPLICATED and _may_be_several(extent))
         return (Phase.LOOP if looped else Phase.PROLOGUE), varies
     if operand_phases >= {Phase.LOOP, Phase.EPILOGUE}:
         raise GraphError("got one operand that varies over the loop and one computed after it; accumulate the first")
@@ -291,7 +303,7 @@ def _output_type(checker: Checker, item: Node, tile: TensorType, varies: frozens
     for target, cut in enumerate(checker.cuts.get(item.operands[0], ())):
         if cut is None:
             continue
-        mapped = {dim for dim, extent in enumerate(checker.grid) if omap[dim] == target and extent > 1}
+        mapped = {dim for dim, extent in enumerate(checker.grid) if omap[dim] == target and _may_be_several(extent)}
         if {place for place, _ in cut.steps} != mapped:
             raise GraphError(
                 f"got omap {omap}: dim {target} of the tile is in parts of {cut.part} with a rest of {cut.rest}; wanted the "

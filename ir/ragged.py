@@ -17,6 +17,7 @@ from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, SQUARES, TER
 from mirage_eg.ir.op.moves import MOVES, VIEWS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.shapes import Shape, text
+from mirage_eg.ir.sizes import SizeExpression
 
 LOOP = -1  # where grid dims have their number
 _ALIGNED = 16  # elements; parts of a multiple of it can be loaded in whole sectors
@@ -131,7 +132,7 @@ def check_empty_iterations(nodes: Sequence[Node], cuts: Mapping[int, Cuts], coun
     Raises GraphError: an accumulator takes something else there.
     """
     every = {cut for own in cuts.values() for cut in own if cut and any(place == LOOP for place, _ in cut.steps)}
-    empty = {cut for cut in every if sum((counts[place] - 1) * step for place, step in cut.steps) >= cut.extent}
+    empty = {cut for cut in every if _may_be_empty(cut, counts)}
     known: list[str] = []
     for item in nodes if empty else ():
         read = [known[i] for i in item.operands]
@@ -144,6 +145,15 @@ def check_empty_iterations(nodes: Sequence[Node], cuts: Mapping[int, Cuts], coun
             )
         has_it = any(cut in empty for cut in cuts.get(len(known), ()))
         known += ["" if has_it else found] * result_count(item)
+
+
+def _may_be_empty(cut: Cut, counts: Sequence[int]) -> bool:
+    """Whether the last iteration of the last block starts after the end of a dim; of a dim of any size, whether it does at one.
+
+    Where the loop alone cuts a dim, its count follows from the size, and no iteration is empty.
+    """
+    sized = isinstance(cut.extent, SizeExpression) and len(cut.steps) > 1
+    return sized or sum((counts[place] - 1) * step for place, step in cut.steps) >= cut.extent
 
 
 def _after_the_end(item: Node, read: Sequence[str], cuts: Sequence[Cuts], empty: Collection[Cut]) -> str:

@@ -13,7 +13,7 @@ from mirage_eg.ir.at_sizes import at_sizes, named_dims
 from mirage_eg.ir.errors import TiedToSizeError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED
-from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange, divisor
+from mirage_eg.ir.sizes import SizeArgument, SizeExpression, SizeRange
 
 _DEFAULT = Schedule()
 _CHOICES = 64  # of numbers that stand for the sizes, tried at most
@@ -108,16 +108,12 @@ def _numbers(values: SizeRange) -> Iterator[int]:
 
 
 def _is_general(graph: Graph) -> bool:
-    """Whether each split that depends on sizes has several parts, and each dim that some size does not fill is cut."""
+    """Whether each split that depends on sizes has several parts."""
     for block in graph.blocks:
-        for item, value in zip(block.inputs, block.input_values, strict=True):
+        for item in block.inputs:
             for dim, extent in enumerate(item["shape"]):
-                if not isinstance(extent, SizeExpression):
-                    continue
                 counts = [count for count, target in zip(block.grid, item["imap"], strict=True) if target == dim]
                 counts += [block.loop] if item.get("fmap", REPLICATED) == dim else []
-                part = block.types[value].shape[dim]
-                cut = block.cuts.get(value, (None,) * (dim + 1))[dim]
-                if 1 in counts or (cut is None and divisor(extent) % part):
+                if 1 in counts and isinstance(extent, SizeExpression):
                     return False
     return True

@@ -316,11 +316,10 @@ def tiles_of(graph: Graph, ranges: Ranges) -> dict[str, tuple[int, ...]]:
     for block in at_sizes(graph, middle).blocks:
         for item, value in zip(block.inputs, block.input_values, strict=True):
             for extent, part in zip(item["shape"], block.types[value].shape, strict=True):
-                if isinstance(extent, SizeExpression) and extent.text in tiles and part > 1:
+                if isinstance(extent, SizeExpression) and extent.text in tiles:
                     counts = [block.loop] if item.get("fmap", -1) >= 0 and item["shape"][item["fmap"]] is extent else []
-                    tiles[extent.text].update(
-                        {part, part * prod(int(count) for count in counts if not isinstance(count, SizeExpression))}
-                    )
+                    moved = part * prod(int(count) for count in counts if not isinstance(count, SizeExpression))
+                    tiles[extent.text].update(tile for tile in (part, moved) if tile > 1)
     return {name: tuple(sorted(found)) for name, found in tiles.items()}
 
 

@@ -1,0 +1,70 @@
+"""Iterations after the end of a dim of any size: kernels mask them, and µGraphs in which they would count are refused."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from mirage_eg.backends.triton.all_sizes import emit_for_sizes
+from mirage_eg.backends.triton.interpreter import RunProgram
+from mirage_eg.ir.at_sizes import at_sizes
+from mirage_eg.ir.errors import GraphError, TiedToSizeError
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.node import NEW_DIM, Node, node
+from mirage_eg.ir.ops import Level
+from mirage_eg.ir.sizes import SizeRange
+from mirage_eg.verify.all_sizes import verify_sizes
+
+SIZE = 64
+
+
+def source(dims: str | None, size: int = SIZE) -> Node:
+    declared = {} if dims is None else {"dims": f"{dims},"}
+    return node("input", shape=(size, 4), dtype="float32", name="X", **declared)
+
+
+def sums(tile: int, loop: int, *between: Node, dims: str | None = None, size: int = SIZE) -> Graph:
+    """Sums of the columns of X, whose rows the grid and a loop cut into tiles, with ops between a tile's sum and their sum."""
+    part = node("input", shape=(size, 4), dtype="float32", imap=(0,), fmap=0, tile=(tile, 4))
+    nodes = (part, node("sum", 0, dim=0), *between)
+    nodes = (*nodes, node("accum_sum", len(nodes) - 1), node("output", len(nodes), omap=(NEW_DIM,)))
+    block = Graph(nodes, Level.BLOCK, (-(-size // (tile * loop)),), loop)
+    return Graph((source(dims, size), node("block", 0, graph=block), node("sum", 1, dim=0), node("output", 2)))
+
+
+def column_sums(dims: str) -> Graph:
+    return Graph((source(dims), node("sum", 0, dim=0), node("reshape", 1, shape=(1, 1, 4)), node("output", 2)))
+
+
+@pytest.mark.parametrize(("tile", "step"), [(2, 1), (2, 2), (4, 4)])
+def test_kernels_of_any_size_mask_what_blocks_have_after_the_end(run_guarded: RunProgram, tile: int, step: int) -> None:
+    """Also where tiles divide each size, but not what a block's loop takes."""
+    dims, ranges = f"n=8:64:{step}", {"n": SizeRange(8, 64, step)}
+    candidate = sums(tile, 4, dims=dims)
+    assert verify_sizes(column_sums(dims), candidate, ranges).equal
+    text = emit_for_sizes(candidate, ranges)
+    for size in (8, 16, 16 + step, 20, 60, 64):
+        x = np.random.default_rng(size).uniform(-2, 2, (size, 4)).astype(np.float32)
+        [got] = run_guarded(text, [x])
+        np.testing.assert_allclose(got.reshape(4), x.sum(0), atol=1e-4)
+
+
+def test_iterations_that_count_are_refused_for_sizes_that_need_none() -> None:
+    """At 8, 16, 24, … each iteration has elements; the range has other sizes, too."""
+    counted = sums(2, 4, node("shift", 1, offset=Fraction(1)), dims="n=8:64:2")
+    assert at_sizes(counted, {"n": 24}).blocks
+    with pytest.raises(TiedToSizeError, match="still counts in iterations after the end"):
+        emit_for_sizes(counted, {"n": SizeRange(8, 64, 2)})
+    with pytest.raises(TiedToSizeError, match="still counts in iterations after the end"):
+        verify_sizes(column_sums("n=8:64:2"), counted, {"n": SizeRange(8, 64, 2)})
+
+
+def test_tiles_of_one_element_have_no_iterations_after_the_end() -> None:
+    """Kernels have no dim of one element that a mask could be of."""
+    with pytest.raises(GraphError, match="got tiles of one element of a dim of 5 in 8 parts; wanted none empty"):
+        sums(1, 4, size=5)
+    candidate = sums(1, 4, dims="n=4:64")
+    with pytest.raises(TiedToSizeError, match="got tiles of one element of a dim of n"):
+        verify_sizes(column_sums("n=4:64"), candidate, {"n": SizeRange(4, 64)})
+    multiples = sums(1, 4, dims="n=4:64:4")
+    assert verify_sizes(column_sums("n=4:64:4"), multiples, {"n": SizeRange(4, 64, 4)}).equal
