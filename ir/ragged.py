@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from mirage_eg.ir.errors import GraphError
-from mirage_eg.ir.node import Node, result_count
+from mirage_eg.ir.node import REPLICATED, Node, result_count
 from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, SQUARES, TERMS
 from mirage_eg.ir.op.moves import MOVES, VIEWS
@@ -157,8 +157,13 @@ def _may_be_empty(cut: Cut, counts: Sequence[int]) -> bool:
 
 
 def _after_the_end(item: Node, read: Sequence[str], cuts: Sequence[Cuts], empty: Collection[Cut]) -> str:
-    """What a result is where tiles have no elements: the reduction to which it adds nothing, "same" as elsewhere, or ""."""
+    """What a result is where tiles have no elements: the reduction to which it adds nothing, or "same".
+
+    "same" is a value that the iterations before the end have, too. All else is "".
+    """
     op, kind = item.op, OPS[item.op].kind
+    if op == "input":  # a tile of this iteration alone may hold 0, infinity or not-a-number, and 0 times or by these is no 0
+        return "same" if item.get("fmap", REPLICATED) == REPLICATED else ""
     if kind in (Kind.REDUCTION, Kind.ACCUMULATOR):
         own, dim = OPS[op].reduction or op, item.get("dim")
         if (dim is not None and cuts[0] and cuts[0][dim] in empty) or read[0] == own:

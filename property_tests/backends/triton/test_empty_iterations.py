@@ -10,7 +10,7 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.at_sizes import at_sizes
 from mirage_eg.ir.errors import GraphError, TiedToSizeError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import NEW_DIM, Node, node
+from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import Level
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.verify.all_sizes import verify_sizes
@@ -68,3 +68,19 @@ def test_tiles_of_one_element_have_no_iterations_after_the_end() -> None:
         verify_sizes(column_sums("n=4:64"), candidate, {"n": SizeRange(4, 64)})
     multiples = sums(1, 4, dims="n=4:64:4")
     assert verify_sizes(column_sums("n=4:64:4"), multiples, {"n": SizeRange(4, 64, 4)}).equal
+
+
+def rows_over_numbers(op: str, loop: int) -> Graph:
+    """Sums of each four rows, times or by a number of their own."""
+    tile = node("input", shape=(7, 4), dtype="float32", imap=(REPLICATED,), fmap=0, tile=(4, 4))
+    number = node("input", shape=(loop, 1), dtype="float32", imap=(REPLICATED,), fmap=0)
+    called = node(op, 2, 1), node("accum_sum", 3), node("output", 4, omap=(REPLICATED,))
+    return Graph((tile, number, node("sum", 0, dim=0), *called), Level.BLOCK, (1,), loop)
+
+
+@pytest.mark.parametrize("op", ["mul", "div"])
+def test_no_iteration_after_the_end_reads_numbers_of_its_own(op: str) -> None:
+    """0 · ∞ and 0 / 0 would reach the sum from numbers that the program does not read."""
+    assert rows_over_numbers(op, 2).cuts
+    with pytest.raises(GraphError, match="still counts in iterations after the end"):
+        rows_over_numbers(op, 4)
