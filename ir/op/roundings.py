@@ -34,14 +34,18 @@ def _to_bytes(dtype: DType) -> ElementwiseOp:
 
 
 def _to_integers(dtype: DType) -> ElementwiseOp:
-    """The number without its fraction; beyond the range the nearest in it, as GPUs have it, and 0 for none."""
+    """The number without its fraction; beyond the range the nearest in it, as GPUs have it.
+
+    Not-a-number is 0 in int32, and the least number in int64 (PTX ISA, cvt).
+    """
     least, largest = -(2 ** (8 * dtype.itemsize - 1)), 2 ** (8 * dtype.itemsize - 1) - 1
+    of_none = least if dtype is DType.int64 else 0
 
     def numbers(xp: Any, x: Any) -> Any:
-        return xp.trunc(xp.clip(xp.where(xp.isnan(x), xp.zeros_like(x), x), float(least), float(largest)))
+        return xp.trunc(xp.clip(xp.where(xp.isnan(x), float(of_none), x), float(least), float(largest)))
 
     def exactly(mp: Any, x: Any) -> Any:
-        return mp.mpf(0 if mp.isnan(x) else largest if x > largest else least if x < least else int(x))
+        return mp.mpf(of_none if mp.isnan(x) else largest if x > largest else least if x < least else int(x))
 
     return _to_whole(dtype, how="in", numbers=numbers, exactly=exactly)
 

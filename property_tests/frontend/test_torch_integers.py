@@ -121,10 +121,11 @@ def test_numbers_without_their_fraction_are_integers_as_in_torch(dtype: torch.dt
     assert program.outside == () and torch.equal(program.run(x), x.to(dtype))
 
 
-def test_numbers_beyond_the_range_are_the_nearest_in_it_as_on_gpus() -> None:
-    x, low, high = np.array([1e10, -1e10, np.inf, -np.inf, np.nan]), -(2**31), 2**31 - 1
-    record = PACKAGED["to_int32"]
-    assert record.numbers is not None and record.numbers(np, x).tolist() == [high, low, high, low, 0]
+@pytest.mark.parametrize(("dtype", "bits", "of_none"), [("int32", 32, 0), ("int64", 64, -(2**63))])
+def test_numbers_beyond_the_range_are_the_nearest_in_it_as_on_gpus(dtype: str, bits: int, of_none: int) -> None:
+    x, low, high = np.array([1e30, -1e30, np.inf, -np.inf, np.nan]), -(2.0 ** (bits - 1)), float(2 ** (bits - 1) - 1)
+    record = PACKAGED[f"to_{dtype}"]
+    assert record.numbers is not None and record.numbers(np, x).tolist() == [high, low, high, low, of_none]
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.uint8])
