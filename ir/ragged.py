@@ -127,14 +127,23 @@ def _shown(op: str, shape: Shape, cuts: Cuts, result: Shape, attributes: Mapping
 def check_empty_iterations(nodes: Sequence[Node], cuts: Mapping[int, Cuts], counts: Sequence[int]) -> None:
     """Whether the iterations of the last block after the end of a dim leave each accumulator as it is.
 
-    Kernels run them, on tiles without elements: a sum over such a tile is 0, a maximum −∞. `counts`: grid and loop.
+    Kernels run them, on tiles without elements: a sum over such a tile is 0, a maximum −∞. The evaluator ends there with the
+    first dim that ends, so tiles of a dim that ends elsewhere may have elements. `counts`: grid and loop.
 
     Raises GraphError: an accumulator takes something else there.
     """
-    every = {cut for own in cuts.values() for cut in own if cut and any(place == LOOP for place, _ in cut.steps)}
-    empty = {cut for cut in every if _may_be_empty(cut, counts)}
+    ends: dict[Any, set[Cut]] = {}
+    for cut in (cut for own in cuts.values() for cut in own if cut and any(place == LOOP for place, _ in cut.steps)):
+        if _may_be_empty(cut, counts):
+            ends.setdefault(_end(cut, counts), set()).add(cut)
+    for empty in ends.values():
+        _check_after_the_end(nodes, cuts, empty)
+
+
+def _check_after_the_end(nodes: Sequence[Node], cuts: Mapping[int, Cuts], empty: Collection[Cut]) -> None:
+    """The same for the iterations in which the dims of `empty` have no elements."""
     known: list[str] = []
-    for item in nodes if empty else ():
+    for item in nodes:
         read = [known[i] for i in item.operands]
         found = _after_the_end(item, read, [cuts.get(i, ()) for i in item.operands], empty)
         if OPS[item.op].kind is Kind.ACCUMULATOR and found != OPS[item.op].reduction:
@@ -145,6 +154,14 @@ def check_empty_iterations(nodes: Sequence[Node], cuts: Mapping[int, Cuts], coun
             )
         has_it = any(cut in empty for cut in cuts.get(len(known), ()))
         known += ["" if has_it else found] * result_count(item)
+
+
+def _end(cut: Cut, counts: Sequence[int]) -> Any:
+    """In which blocks and at which iteration a dim ends; of a dim of any size, what these follow from."""
+    if isinstance(cut.extent, SizeExpression):
+        return str(cut.extent), cut.part, cut.steps
+    places = tuple(place for place, _ in cut.steps)
+    return places, (cut.extent - cut.rest) // dict(cut.steps)[LOOP] % counts[LOOP]
 
 
 def _may_be_empty(cut: Cut, counts: Sequence[int]) -> bool:

@@ -84,3 +84,17 @@ def test_no_iteration_after_the_end_reads_numbers_of_its_own(op: str) -> None:
     assert rows_over_numbers(op, 2).cuts
     with pytest.raises(GraphError, match="still counts in iterations after the end"):
         rows_over_numbers(op, 4)
+
+
+def test_a_dim_that_ends_earlier_hides_no_elements_of_another() -> None:
+    """The evaluator leaves out iterations after the end of any dim, of one that no op reads, too."""
+
+    def maxima(rows: int) -> Graph:
+        other = node("input", shape=(rows, 4), dtype="float32", imap=(0,), fmap=0, tile=(3, 4))
+        tile = node("input", shape=(32, 2), dtype="float32", imap=(0,), fmap=0, tile=(4, 2))
+        return Graph((other, tile, node("accum_max", 1, dim=0), node("output", 2, omap=(0,))), Level.BLOCK, (3,), 3)
+
+    assert maxima(24).cuts  # 8 of 9 tiles have elements, as 8 of 32 rows in tiles of 4
+    for rows in (21, 19):
+        with pytest.raises(GraphError, match="accum_max of a value that still counts"):
+            maxima(rows)
