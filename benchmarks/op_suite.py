@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MIRAGE_EG_CACHE", "off")
 sys.path.insert(0, str(Path(__file__).parents[1]))  # property_tests is in no package
 from property_tests.support.op_samples import KINDS, check, subjects, tenth
 
@@ -29,7 +30,6 @@ Job = tuple[str, str]
 
 
 def _work(kind: str, subject: Any, end: Connection) -> None:
-    os.environ.setdefault("MIRAGE_EG_CACHE", "off")
     sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for the life of the process
     found = check(kind, subject)
     end.send({"counts": dict(found.counts), "faults": found.faults, "reasons": dict(found.reasons)})
