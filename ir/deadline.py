@@ -38,6 +38,10 @@ class Deadline:
         """The earlier of the two."""
         return min(self, other, key=lambda it: it.at)
 
+    def or_later(self, other: "Deadline") -> "Deadline":
+        """The later of the two."""
+        return max(self, other, key=lambda it: it.at)
+
     def __reduce__(self) -> tuple[object, ...]:
         return _received, (self.left(), self.seconds)
 

@@ -3,14 +3,16 @@
 A search here uses all workers, and waits for them most of the time: what it asks for next depends on what they find. While this
 process does something else, such as Inductor's compilation, workers search all segments: a thread here would take the
 interpreter from it. Afterwards this process is the gate, and workers search on. A run that tunes needs the GPU of this
-process, which gets what a worker has searched, and its result without tuning, for the case that there is no time left here.
+process, which gets what a worker has searched as soon as it is there. A worker verifies it meanwhile, without tuning, for the
+case that there is no time left here.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from math import inf
+from functools import partial
+from math import inf, isfinite
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,7 @@ from mirage_eg.ir.at_sizes import dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline, after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.pipeline.run.executors import Workers, shared_processes
+from mirage_eg.pipeline.run.executors import Workers
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Result, Wanted
@@ -35,10 +37,14 @@ Search = tuple[str, Graph, Options, Wanted]  # with the name of its run
 
 @dataclass(frozen=True, slots=True)
 class FoundAhead:
-    """What was found for the regions of a program that is to be tuned, and the result without tuning."""
+    """What was found for the regions of a program that is to be tuned, and the result without tuning, of another process."""
 
     regions: "Sequence[RegionSearch]"
-    untuned: Result
+    verified: Future[list[Any]] | None
+
+    def untuned(self, until: Deadline) -> Result | None:
+        """The result without tuning; None if its process died. Raises OverdueError: it is not there at `until`."""
+        return None if self.verified is None else _of_worker(self.verified, until)
 
 
 class BegunSearches:
@@ -46,8 +52,8 @@ class BegunSearches:
 
     `apart` from this process, which does something else meanwhile, workers search the first one, too: all but one of them, in
     parts by the ops of the programs. A worker that has found one begins the next, and each search has at most twice its part,
-    by its work, of the seconds that they have `until` all end. Where the search `tunes`, workers do the rest of it. `names`: of
-    the searches that programs wait for.
+    by its work, of the seconds that they have `until` all end. Where segments have seconds to `tune`, workers search ahead, and
+    verify without tuning, which may take these seconds, too. `names`: of the searches that programs wait for.
     """
 
     def __init__(
@@ -55,24 +61,26 @@ class BegunSearches:
         workers: Workers,
         searches: Mapping[str, Search],
         names: Mapping[Graph, str],
-        tunes: bool = False,
+        tune: float = 0.0,
         apart: bool = False,
         until: Deadline = NEVER,
     ) -> None:
-        self._workers, self._tunes, self._apart, self._lock = workers, tunes, apart, RLock()
+        self._workers, self._searches, self._tune, self._apart, self._lock = workers, searches, tune, apart, RLock()
         self.until = until
         self._most = max(1, workers.count - 1) if apart else may_begin(workers)
         self._ops = sum(len(program.ops) for _, program, *_ in searches.values()) if apart else 0
         self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
         self._running: dict[str, Future[list[Any]]] = {}  # the result; of one that tunes, what was found ahead
+        self._ends: dict[str, Deadline] = {}  # of those that tune
+        self._verified: dict[str, Future[list[Any]]] = {}  # of what was found ahead
         self._ahead: dict[str, FoundAhead] = {}
         self._continue()
 
     def next_of(
-        self, programs: Sequence[Graph], until: Deadline, gain: Callable[[Graph, Result], float] = lambda program, found: 0.0
+        self, programs: Sequence[Graph], until: Deadline, gain: Callable[[Graph, float], float] = lambda program, us: 0.0
     ) -> Graph:
-        """The program whose segment is next: the first of the largest `gain` whose search is done, as the budget may end before
-        all are timed; else the first that no worker searches or will search.
+        """The program whose segment is next: the first of the largest `gain` by its predicted time whose search is done, as the
+        budget may end before all are timed; else the first that no worker searches or will search.
 
         Where workers search all of them it waits for one, no longer than `until`.
         """
@@ -85,11 +93,12 @@ class BegunSearches:
         done = [it for it in programs if it in running and running[it].done()]
         return max(done, key=lambda it: self._gain(it, running[it], gain)) if done else (free or programs)[0]
 
-    def _gain(self, program: Graph, future: Future[list[Any]], gain: Callable[[Graph, Result], float]) -> float:
+    def _gain(self, program: Graph, future: Future[list[Any]], gain: Callable[[Graph, float], float]) -> float:
         if future.cancelled() or future.exception() is not None:
             return 0.0
         [found] = future.result()
-        return gain(program, found.untuned if self._tunes else found)
+        us = sum(region.least_us for region in found) if self._tune else found.gated_us
+        return gain(program, us) if isfinite(us) else inf  # then it needs no time of the gate
 
     def result(self, name: str, until: Deadline = NEVER) -> Result | None:
         """The result of a search, when it is there; None if it was not begun, and will not be, or is to be done here.
@@ -99,17 +108,12 @@ class BegunSearches:
         with self._lock:
             self._waiting.pop(name, None)
             future = self._running.pop(name, None)
-        try:
-            [found] = [None] if future is None else future.result(None if until == NEVER else max(0.0, until.left()))
-        except TimeoutError:
-            raise OverdueError from None
-        except (BrokenExecutor, CancelledError):  # a worker died: the search here may say why
-            found = None
+        found = None if future is None else _of_worker(future, until)  # where it died, the search here may say why
+        if self._tune and future is not None and found is not None:
+            self._verify(name, future)
+            self._ahead[name] = FoundAhead(found, self._verified.get(name))
         self._continue()
-        if self._tunes and found is not None:
-            self._ahead[name] = found
-            return None
-        return found
+        return None if self._tune else found
 
     def ahead(self, name: str) -> "FoundAhead | None":
         """What a worker found of a search that tunes."""
@@ -123,9 +127,9 @@ class BegunSearches:
     def _continue(self, done: object = None) -> None:
         """Begin as many of the waiting ones as may run."""
         with self._lock:
-            while self._waiting and sum(not future.done() for future in self._running.values()) < self._most:
+            while self._waiting and self._at_work() < self._most:
                 name = next(iter(self._waiting))
-                function = _searched_ahead if self._tunes else _searched
+                function = _searched_ahead if self._tune else _searched
                 options = self._options(*self._waiting[name])
                 title, program, _, wanted = self._waiting.pop(name)
                 try:
@@ -134,7 +138,29 @@ class BegunSearches:
                     self._waiting.clear()
                     return
                 self._running[name] = future
+                if self._tune:
+                    self._ends[name] = NEVER if options.budget is None else after(options.budget + self._tune)
+                    future.add_done_callback(partial(self._verify, name))
                 if self._apart:  # else this process searches the next one itself
+                    future.add_done_callback(self._continue)
+
+    def _at_work(self) -> int:
+        """The workers that search or verify."""
+        return sum(not future.done() for future in (*self._running.values(), *self._verified.values()))
+
+    def _verify(self, name: str, searched: Future[list[Any]]) -> None:
+        """Begin to verify what was searched ahead, once."""
+        with self._lock:
+            if name in self._verified or searched.cancelled() or searched.exception() is not None:
+                return
+            [found], (title, program, options, wanted) = searched.result(), self._searches[name]
+            until = self._ends[name]
+            left = None if until == NEVER else max(until.left(), 1e-6)
+            options = replace(options, jobs=max(1, self._most), budget=left, device="cpu")
+            with suppress(BrokenExecutor):
+                item = title, program, options, wanted, found
+                self._verified[name] = future = self._workers.submit(_verified_ahead, None, item)
+                if self._apart:
                     future.add_done_callback(self._continue)
 
     def _options(self, title: str, program: Graph, options: Options, wanted: Wanted) -> Options:
@@ -203,17 +229,33 @@ def _prepared(common: None, items: Sequence[None]) -> Sequence[None]:
     return items
 
 
-def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator["FoundAhead"]:
-    """What searches that tune find, and their results without tuning or a GPU, both within a budget."""
-    from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
+def _of_worker(future: Future[list[Any]], until: Deadline) -> Any:
+    """What a worker found; None if it died. Raises OverdueError: it is not there at `until`."""
+    try:
+        [found] = future.result(None if until == NEVER else max(0.0, until.left()))
+    except TimeoutError:
+        raise OverdueError from None
+    except (BrokenExecutor, CancelledError):
+        return None
+    return found
 
-    for name, program, options, wanted in searches:
-        until = NEVER if options.budget is None else after(options.budget)
-        with shared_processes():
-            ahead = search_ahead(name, program, options, on_gpu=True)
-            left = options.budget if until == NEVER else max(until.left(), 1e-6)
-            without_gpu = replace(options, budget=left, device="cpu")
-            yield FoundAhead(ahead, optimize_wanted(name, program, without_gpu, wanted, ahead=ahead))
+
+def _searched_ahead(common: None, searches: Sequence[Search]) -> Iterator["Sequence[RegionSearch]"]:
+    """What searches that tune find."""
+    from mirage_eg.pipeline.optimize import search_ahead
+
+    for name, program, options, _ in searches:
+        yield search_ahead(name, program, options, on_gpu=True)
+
+
+def _verified_ahead(
+    common: None, searched: "Sequence[tuple[str, Graph, Options, Wanted, Sequence[RegionSearch]]]"
+) -> Iterator[Result]:
+    """The results of what was searched ahead, without tuning or a GPU."""
+    from mirage_eg.pipeline.optimize import optimize_wanted
+
+    for name, program, options, wanted, ahead in searched:
+        yield optimize_wanted(name, program, options, wanted, ahead=ahead)
 
 
 def _searched(common: None, searches: Sequence[Search]) -> Iterator[Result]:

@@ -29,7 +29,7 @@ from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.multi_gpu import gpus_of_first_kind, shared_timing_processes
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.run.executors import Workers, shared_processes
-from mirage_eg.pipeline.run.result import Behind, Result
+from mirage_eg.pipeline.run.result import Behind
 from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, may_begin, searches_of, start
 from mirage_eg.torch_compile.calls import KernelCall, add_call
 from mirage_eg.torch_compile.first_call import FirstCall
@@ -136,7 +136,7 @@ def gated_records(
             apart = meanwhile is not None
             if searches and (apart or may_begin(workers)):
                 start(workers)
-            store.begun = BegunSearches(workers, searches, names, tunes, apart, until.part(searching))
+            store.begun = BegunSearches(workers, searches, names, settings.tune if tunes else 0.0, apart, until.part(searching))
             with closing(store.begun) as begun_searches:
                 if meanwhile is not None:
                     half = until.left() / 2
@@ -177,7 +177,10 @@ def _record(
     other_sizes: bool,
     tune: float,
 ) -> SegmentRecord:
-    """What becomes of a region, whose search ends with its `share` and whose gate ends `until`; `tune`: seconds of tuning."""
+    """What becomes of a region, whose search ends with its `share` and whose gate ends `until`; `tune`: seconds of tuning.
+
+    A gate that begins late has as many seconds as the share leaves it.
+    """
     device = _device(region)
     left = _left_to_torch(region, settings, device)
     if left is not None:
@@ -192,6 +195,7 @@ def _record(
         return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings, _longest_stages(segment)))
     tuned = tune if segment.largest else time.monotonic() - begun  # a bucket is tuned later, for as long as it may be
     until = until.later(min(tune, tuned) if can_time(device) else 0.0)
+    until = until.or_later(after((1 / _UNTIL_GATE - 1) * share.seconds))  # however late: what was found is used or timed
     if segment.behind is not None and is_timed(replace(settings, tune=tune)) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)
     if segment.candidate is None and not segment.result.plans:
@@ -277,14 +281,9 @@ def _compiled_us(program: Graph, searches: Mapping[str, Search], names: Mapping[
     return 0.0
 
 
-def _predicted_gain(us: Mapping[Graph, float], times: Mapping[Graph, int], program: Graph, found: Result) -> float:
-    """The predicted microseconds that a segment saves at all its `times`, of the `us` of library kernels with all else fused.
-
-    Infinite for one that needs no time of the gate.
-    """
-    if found.behind is not None or not found.candidates:
-        return inf
-    return 0.0 if dims_of(program) else us[program] - times[program] * found.candidates[0].us
+def _predicted_gain(us: Mapping[Graph, float], times: Mapping[Graph, int], program: Graph, found_us: float) -> float:
+    """The predicted microseconds that a segment saves at all its `times`, of `us` of library kernels with all else fused."""
+    return 0.0 if dims_of(program) else us[program] - times[program] * found_us
 
 
 def _share(until: Deadline, part: float, searching: float, is_searched: bool) -> Deadline:

@@ -221,13 +221,13 @@ class SegmentStore:
         return found
 
     def _searched(self, wanted: WantedSegment, key: Key, program: Graph, searched: Graph) -> FoundSegment:
-        """What a worker finds, or this process; where its tuning has no kernel in time, the worker's result, with a note.
+        """What a worker finds, or this process; where its tuning has no kernel in time, what a worker verified, with a note.
 
         Where the tuner ran fused kernels and refused all of them, none of the worker's is taken. The key says so.
 
         Raises OverdueError: there is nothing in time.
         """
-        name = hash_of(key)
+        name, tune = hash_of(key), 0.0 if wanted.tuning is None else wanted.settings.tune
         result = None if self.begun is None else self.begun.result(name, wanted.until)
         ahead = None if self.begun is None else self.begun.ahead(name)
         if result is None and not wanted.until.passed() and (ahead is None or wanted.tuning is not None):
@@ -239,11 +239,12 @@ class SegmentStore:
         key = _keys(key, wanted.settings)[-1]
         found = None if result is None else _found(key, program, result, wanted.options.device_record, from_cache=False)
         if ahead is not None and (found is None or (found.candidate is None and not found.refused)):
-            note = ""
-            if not wanted.sized:  # else its buckets are tuned
-                key, note = _untuned(key), f"not tuned: {budget_spent(wanted.settings)}"
-            found = _found(key, program, ahead.untuned, wanted.options.device_record, from_cache=False)
-            return replace(found, note=note)
+            untuned, note = ahead.untuned(wanted.until.later(tune)), ""
+            if untuned is not None:
+                if not wanted.sized:  # else its buckets are tuned
+                    key, note = _untuned(key), f"not tuned: {budget_spent(wanted.settings)}"
+                found = _found(key, program, untuned, wanted.options.device_record, from_cache=False)
+                return replace(found, note=note)
         if found is None:
             raise OverdueError
         return found

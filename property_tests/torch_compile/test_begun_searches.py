@@ -3,7 +3,8 @@
 import threading
 from concurrent.futures import BrokenExecutor, Future
 from dataclasses import replace
-from time import sleep
+from math import inf
+from types import SimpleNamespace
 from typing import Any, cast
 
 import cloudpickle
@@ -15,7 +16,6 @@ from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.optimizer.measurement import Measurement
-from mirage_eg.pipeline import optimize as optimize_module
 from mirage_eg.pipeline import region_stage, stages
 from mirage_eg.pipeline.optimize import optimize_wanted, search_ahead
 from mirage_eg.pipeline.run import executors
@@ -23,9 +23,9 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
 from mirage_eg.search.partition.kernel_plan import KernelPlan
-from mirage_eg.torch_compile import begun_searches, segment_keys, segment_store
+from mirage_eg.torch_compile import segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.torch_compile.begun_searches import BegunSearches, FoundAhead, Search, searches_of
+from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, searches_of
 from mirage_eg.torch_compile.records import Decision, graph_records
 from mirage_eg.torch_compile.settings import Settings
 
@@ -37,15 +37,20 @@ class FakeWorkers:
         self.count = count
         self.begun: dict[str, Future[list[Any]]] = {}
         self.functions: list[str] = []
+        self.items: list[Any] = []
         self.jobs: list[int | None] = []
         self.budgets: list[float | None] = []
 
     def submit(self, function: Any, common: Any, search: Search) -> "Future[list[Any]]":
         self.functions.append(function.__name__)
+        self.items.append(search)
         self.jobs.append(search[2].jobs)
         self.budgets.append(search[2].budget)
         future = self.begun[search[0]] = Future()
         return future
+
+
+OF_NO_TIME = SimpleNamespace(gated_us=inf)
 
 
 def searches(names: str) -> dict[str, Search]:
@@ -81,21 +86,42 @@ def test_what_is_done_comes_first_and_what_workers_search_last() -> None:
     begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()})
     a, b, c, d = (search[1] for search in given.values())
     assert begun.next_of([a, b, c, d], NEVER) is a  # workers search b and c
-    workers.begun["c"].set_result(["of c"])
+    workers.begun["c"].set_result([OF_NO_TIME])
     assert begun.next_of([b, c, d], NEVER) is c and begun.next_of([b, d], NEVER) is d
     assert begun.next_of([b], after(0.0)) is b  # the time is over
-    threading.Timer(0.05, workers.begun["b"].set_result, [["of b"]]).start()
+    threading.Timer(0.05, workers.begun["b"].set_result, [[OF_NO_TIME]]).start()
     assert begun.next_of([b], NEVER) is b and workers.begun["b"].done()
 
 
-def test_of_searches_that_tune_workers_do_the_rest() -> None:
+def test_of_searches_that_tune_workers_verify_what_they_found() -> None:
     workers: Any = FakeWorkers(6)
-    begun = BegunSearches(workers, searches("abc"), {}, tunes=True)
-    workers.begun["b"].set_result(["found of b"])
-    assert begun.result("b") is None and begun.ahead("b") == "found of b"
+    given = {name: (*search[:2], Options(budget=9.0, device="cuda"), search[3]) for name, search in searches("abc").items()}
+    begun = BegunSearches(workers, given, {}, tune=4.0)
     workers.begun["c"].set_exception(BrokenExecutor())
     assert begun.result("c") is None and begun.ahead("c") is None
-    assert set(workers.functions) == {"_searched_ahead"}
+    searched = workers.begun["b"]
+    searched.set_result([("regions of b",)])
+    assert begun.result("b") is None  # while it is tuned
+    ahead = begun.ahead("b")
+    assert ahead is not None and ahead.regions == ("regions of b",)
+    assert workers.functions == ["_searched_ahead", "_searched_ahead", "_verified_ahead"]  # once
+    name, _, options, _, regions = workers.items[-1]
+    assert (name, options.device, regions) == ("b", "cpu", ("regions of b",)) and 12 < options.budget <= 13  # also of tuning
+    with pytest.raises(OverdueError):
+        ahead.untuned(after(0.0))
+    workers.begun["b"].set_exception(BrokenExecutor())
+    assert ahead.untuned(NEVER) is None
+
+
+def test_what_workers_verify_has_a_worker_less_for_searches() -> None:
+    workers: Any = FakeWorkers(3)
+    begun = BegunSearches(workers, searches("abcd"), {}, tune=4.0, apart=True)
+    searched = workers.begun["a"]
+    searched.set_result([()])
+    assert workers.functions.count("_searched_ahead") == 2
+    workers.begun["a"].set_result(["verified"])
+    assert workers.functions.count("_searched_ahead") == 3
+    begun.close()
 
 
 def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,8 +134,9 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatc
     found = optimize_wanted(name, searched, options, Wanted())
     with pytest.raises(OverdueError):
         store.find(graph.graph(), settings, lambda *seen: None, until=after(0.0))
-    store.begun = BegunSearches(workers, searches("a") | {name: (name, searched, options, Wanted())}, {}, tunes=True)
-    workers.begun[name].set_result([FoundAhead((), found)])
+    store.begun = BegunSearches(workers, searches("a") | {name: (name, searched, options, Wanted())}, {}, tune=9.0)
+    workers.begun[name].set_result([()])
+    workers.begun[name].set_result([found])  # verified
     monkeypatch.setattr(segment_store, "search_segment", lambda *given: replace(found, candidates=()))  # none compiled in time
     for until in (after(0.0), NEVER):
         segment = store.find(graph.graph(), settings, lambda *seen: None, until=until)
@@ -123,18 +150,6 @@ def test_where_tuning_ends_too_late_a_segment_has_what_a_worker_found(monkeypatc
         )
         segment = store.find(graph.graph(), settings, lambda *seen: None)
         assert segment is not None and (segment.candidate is not None) is used
-
-
-def test_a_search_ahead_and_the_one_without_tuning_share_a_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = list[Options]()
-    monkeypatch.setattr(optimize_module, "search_ahead", lambda name, program, options, on_gpu: sleep(0.05) or [])
-    monkeypatch.setattr(optimize_module, "optimize_wanted", lambda name, program, options, wanted, ahead: given.append(options))
-    [(_, program, options, wanted)] = searches("a").values()
-    for budget in (9.0, 0.01, None):
-        [_] = begun_searches._searched_ahead(None, [("a", program, replace(options, budget=budget, device="cuda"), wanted)])
-    first, second, third = (it.budget for it in given)
-    assert {it.device for it in given} == {"cpu"}  # a run on the GPU tunes
-    assert first is not None and 8 < first < 8.96 and second == 1e-6 and third is None
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
@@ -180,10 +195,10 @@ def test_apart_from_this_process_workers_begin_the_next_themselves() -> None:
     a, b, c, d = (search[1] for search in given.values())
     assert [*workers.begun] == ["a", "b"]
     assert begun.next_of([a, b, c, d], after(0.0)) is a  # not c, which a worker will search
-    workers.begun["b"].set_result(["of b"])
+    workers.begun["b"].set_result([OF_NO_TIME])
     assert [*workers.begun] == ["a", "b", "c"] and begun.next_of([a, b, c, d], NEVER) is b
     begun.close()
-    workers.begun["c"].set_result(["of c"])
+    workers.begun["c"].set_result([OF_NO_TIME])
     assert [*workers.begun] == ["a", "b", "c"]
 
 
@@ -191,12 +206,14 @@ def test_apart_from_this_process_workers_begin_the_next_themselves() -> None:
 def test_of_searches_that_are_done_the_one_that_saves_most_is_next(tunes: bool) -> None:
     workers: Any = FakeWorkers(4)
     given = different_searches("abc")
-    begun = BegunSearches(workers, given, {search[1]: name for name, search in given.items()}, tunes, apart=True)
+    names = {search[1]: name for name, search in given.items()}
+    begun = BegunSearches(workers, given, names, 4.0 if tunes else 0.0, apart=True)
     programs = [search[1] for search in given.values()]
     workers.begun["a"].set_exception(MemoryError())
     us: Any
     for name, us in (("b", 2.0), ("c", 3.0)):
-        workers.begun[name].set_result([FoundAhead((), us) if tunes else us])
+        one = SimpleNamespace(least_us=us, gated_us=us)
+        workers.begun[name].set_result([[one] if tunes else one])
     gain: Any = lambda program, us: us  # noqa: E731
     assert begun.next_of(programs, NEVER, gain) is programs[2] and begun.next_of(programs[:2], NEVER, gain) is programs[1]
     assert begun.next_of(programs, NEVER) is programs[0]

@@ -1,5 +1,6 @@
 """The segments of a call share its seconds of tuning, which are at most as many as those of the budget."""
 
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -122,10 +123,16 @@ def softmax(rows: Any = 64, dim: int = 1) -> Graph:
     return graph.graph()
 
 
+def done(result: Result) -> "Future[list[Any]]":
+    future = Future[list[Any]]()
+    future.set_result([result])
+    return future
+
+
 def test_a_segment_without_seconds_is_kept_as_one_that_was_not_tuned(tmp_path: Path) -> None:
     program, settings = softmax(), Settings(tune=9.0)
     options, _, key, searched = segment_keys.request_for(program, settings, NEVER)
-    ahead = FoundAhead((), optimize_wanted("p", searched, options, Wanted()))
+    ahead = FoundAhead((), done(optimize_wanted("p", searched, options, Wanted())))
     begun: Any = SimpleNamespace(result=lambda *_: None, ahead=lambda *_: ahead)
 
     def found(tune: float) -> Any:
@@ -206,7 +213,7 @@ def test_buckets_are_tuned_and_no_search_for_them(is_begun: bool, monkeypatch: p
         return untuned
 
     monkeypatch.setattr(optimize, "optimize_wanted", found)
-    begun: Any = SimpleNamespace(result=lambda *_: None, ahead=lambda *_: FoundAhead((), untuned))
+    begun: Any = SimpleNamespace(result=lambda *_: None, ahead=lambda *_: FoundAhead((), done(untuned)))
     store.begun = begun if is_begun else None
     segment = store.find(program, settings, lambda *_: None, tune=9.0)
     assert segment is not None and segment.data == key and not segment.note

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf
 
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.compile import KernelCompile
@@ -139,3 +140,8 @@ class Result:
     plans: tuple[KernelPlan, ...] = ()
     cut: bool = False
     behind: Behind | None = None
+
+    @property
+    def gated_us(self) -> float:
+        """The predicted time of the µGraph that is held against Inductor's code; infinite where none is."""
+        return inf if self.behind is not None or not self.candidates else self.candidates[0].us
