@@ -220,7 +220,8 @@ def test_buckets_are_tuned_and_no_search_for_them(is_begun: bool, monkeypatch: p
     assert asked == ([] if is_begun else [("cpu", None)])
 
 
-def test_the_tuning_of_a_bucket_is_besides_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+def left_for_the_gate(share: float, budget: float, tune: float, monkeypatch: pytest.MonkeyPatch) -> float:
+    """The seconds of a gate, where as many are left for the search and the budget."""
     nothing, left = cast(Any, None), list[float]()
     segment = FoundSegment("", {}, softmax(), nothing, cast(Any, "a kernel"), nothing, False, largest={"n": [64]})
     monkeypatch.setattr(FoundSegment, "behind", None)
@@ -239,5 +240,14 @@ def test_the_tuning_of_a_bucket_is_besides_the_budget(monkeypatch: pytest.Monkey
         monkeypatch.setattr(compile_graph, name, replaced.get(name, lambda *_: None))
     region = cast(Any, SimpleNamespace(program=softmax(), ops=3))
     found = cast(Any, SimpleNamespace(module=None, found=SimpleNamespace(same=None)))
-    compile_graph._record(found, nothing, region, Settings(tune=9.0), after(5.0), after(5.0), False, 9.0)
-    assert 13.0 < left[0] <= 14.0
+    compile_graph._record(found, nothing, region, Settings(tune=9.0), after(share), after(budget), False, tune)
+    return left[0]
+
+
+def test_the_tuning_of_a_bucket_is_besides_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 13.0 < left_for_the_gate(5.0, 5.0, 9.0, monkeypatch) <= 14.0
+
+
+def test_a_gate_that_begins_late_has_what_its_share_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 5.0 < left_for_the_gate(24.0, -2.0, 0.0, monkeypatch) <= 6.0
+    assert 29.0 < left_for_the_gate(24.0, 30.0, 0.0, monkeypatch) <= 30.0
