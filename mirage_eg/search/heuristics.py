@@ -16,7 +16,7 @@ class SearchHeuristics:
     longest_row: int = 16_384  # that a block holds: two longer rows of float32 exceed its registers
     chain_ops: int = 4  # of an elementwise chain that count towards the limits; the others have one derivation each
 
-    small_instance: int = 1 << 21  # that an op of a small instance may read together, tiles of all its operands
+    small_instance: int = 1 << 17  # that an op of a small instance may read together, tiles of all its operands
     combining_tilings: int = 2  # of the second kernel of a split reduction, for each tiling of the first
     combining_tiles: int = 4  # the largest tile of such a kernel takes at most one in so many of the registers, if it may
     short_axis: int = 32  # an axis no longer than this is divided into equal parts only

@@ -9,6 +9,7 @@ package's laws, or has been checked in random fields on a small instance.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import prod
@@ -171,6 +172,17 @@ def instantiate(
     ]
 
 
+def instantiate_equal(
+    task: Task, named: Renamed, axes: Axes, structures: Sequence[AnyStructure], check: "FieldCheck"
+) -> list[Instantiated]:
+    """The cheapest µGraphs of those structures that the fields call equal; of all where these have none.
+
+    Laws move a term out of a maximum, which the order of a field is not: then only a proof at full size could decide.
+    """
+    found = instantiate(task, named, axes, structures, check.without_laws()) if check.has_laws_of_order else []
+    return found if any(entry.kernels for entry in found) else instantiate(task, named, axes, structures, check)
+
+
 def find_kernels(task: Task, programs: Sequence[Graph]) -> Iterator[SegmentSearch]:
     """The best µGraphs of each program; library kernels of those that are left when the time is over."""
     for program in programs:
@@ -220,7 +232,7 @@ def _find_as_given(task: Task, program: Graph) -> SegmentSearch:
     instantiated = [
         entry
         for structures in first_alike(found, task.limits.max_alike)
-        for entry in instantiate(task, named, axes, check.decided(structures), check)
+        for entry in instantiate_equal(task, named, axes, structures, check)
     ]
     tracer = Tracer(task.trace)
     if task.trace:
@@ -413,9 +425,12 @@ class FieldCheck:
 
     def __init__(self, program: Graph, axes: Axes, task: Task) -> None:
         self._program, self._axes, self._until, self._laws_decide = program, axes, task.until, task.rulebook.packaged
-        self._has_exponentials = any(item.op in EXPONENTIALS for item in program.nodes)
+        ops = {item.op for item in program.nodes}
+        self._has_exponentials = not ops.isdisjoint(EXPONENTIALS)
+        self.has_laws_of_order = "max" in ops and not ops.isdisjoint(TERMS)
         self._make: Callable[[Graph], Reference] = cache(partial(Reference, trials=task.trials, seed=task.seed))
         self._verdicts: dict[AnyStructure, Verdict] = {}
+        self._undecided_counts = True
 
     def stage_of(self, structure: AnyStructure) -> str | None:
         """The stage at which it ends; None if it is equal to the program, by laws or on the small instance, and stays finite.
@@ -437,19 +452,13 @@ class FieldCheck:
 
         Raises OverdueError: the time of the search is over.
         """
-        return self._tested(structure).worth_full_size(structure.proved)
+        return self._tested(structure).worth_full_size(structure.proved and self._undecided_counts)
 
-    def decided(self, structures: Sequence[AnyStructure]) -> Sequence[AnyStructure]:
-        """Those that the fields call equal; all where they call none so, or know all laws of the program.
-
-        Laws move a term out of a maximum, which the order of a field is not: then only a proof at full size could decide.
-        """
-        ops = {item.op for item in self._program.nodes}
-        if "max" not in ops or ops.isdisjoint(TERMS):
-            return structures
-        with suppress(OverdueError):
-            return [it for it in structures if self._tested(it).equal] or structures
-        return structures
+    def without_laws(self) -> "FieldCheck":
+        """The check by which the fields decide alone; both know the same verdicts."""
+        strict = copy(self)
+        strict._laws_decide = strict._undecided_counts = False
+        return strict
 
     def _tested(self, structure: AnyStructure) -> Verdict:
         if structure not in self._verdicts:

@@ -22,11 +22,12 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
 from mirage_eg.search.partition.plan_graph import PartitionLimits
-from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels, first_alike
+from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels, first_alike, instantiate_equal
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.structure import Structure, expands_products
@@ -217,12 +218,15 @@ def test_a_maximum_keeps_its_terms_where_a_structure_has_them() -> None:
     x, b = program.new_input((64, 256)), program.new_input((64, 1))
     program.mark_output(program.max(x + b, 1))
     graph = program.graph()
-    check = FieldCheck(graph, infer_axes(graph), task_with())
-    result = search(graph, infer_axes(graph), load_rules("indexed"))
-    steps = [[step.op for step in it.steps if step.op in ("max", "add")] for it in check.decided(result.structures)]
-    assert result.structures[0].proved and steps and all(ops[0] == "add" for ops in steps)
+    named, axes = rename_views(graph), infer_axes(graph)
+    result = search(graph, axes, load_rules("indexed"))
     moved = [it for it in result.structures if it.steps[0].op == "max"]
-    assert moved and check.decided(moved) == moved
+    assert moved and result.structures[0].proved
+    for structures, wanted in ((result.structures, False), (moved, True)):
+        task = replace(task_with(), each=8, keep=24)
+        found = instantiate_equal(task, named, axes, structures, FieldCheck(graph, axes, task))
+        kept = [it.structure for it in found if it.kernels]
+        assert kept and all((it in moved) is wanted for it in kept)
 
 
 def test_fields_check_what_no_law_of_the_package_proves(tmp_path: Path) -> None:
