@@ -16,6 +16,7 @@ from mirage_eg.ir.result_dtypes import WRAPPING, result_dtype
 from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.sizes import SizeExpression, divisor, read_dims
 
+MAX_GRID_DIMS = 3  # CUDA has no more
 _NO_DIMS = frozenset[int]()
 
 
@@ -24,7 +25,7 @@ class Checker:
 
     def __init__(self, level: Level, grid: tuple[int, ...] = (), loop: int = 1) -> None:
         if level is Level.BLOCK:
-            if not 1 <= len(grid) <= 3 or any(extent < 1 for extent in grid) or loop < 1:
+            if not 1 <= len(grid) <= MAX_GRID_DIMS or any(extent < 1 for extent in grid) or loop < 1:
                 raise GraphError(f"got grid {text(grid)} and loop {loop}; wanted one to three grid extents and a loop, all ≥ 1")
         elif grid or loop != 1:
             raise GraphError(f"got grid {text(grid)} and loop {loop} at the {level} level; only block graphs have them")

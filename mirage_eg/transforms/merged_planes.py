@@ -1,10 +1,11 @@
-"""Merged planes: rows and columns of images, planes of volumes, and dims that are reduced together, as one dim, where all ops
-treat them alike.
+"""Merged planes: rows and columns of images, planes of volumes, batch dims of products, and dims that are reduced together, as
+one dim, where all ops treat them alike.
 
 A 1×1 convolution is a product over all H·W positions, but biases and activations of its image have H and W as dims of their
 own. The search would tile both, and pad each; a plane of 7×7 in tiles of 8×16 is 2.6 times its size, and its rows are not
-aligned. So planes are merged that some op has as one dim, and those of programs without products. A µGraph of the program
-with merged planes becomes one of the given program by reshapes of its inputs and outputs, which are views.
+aligned. So planes are merged that some op has as one dim, and those of programs without products. Batch dims are merged where
+a result has more dims than a grid: a block would have all of one. A µGraph of the program with merged planes becomes one of
+the given program by reshapes of its inputs and outputs, which are views.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from math import prod
 
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
-from mirage_eg.ir.checker import Checker
+from mirage_eg.ir.checker import MAX_GRID_DIMS, Checker
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -51,7 +52,7 @@ def _groups(program: Graph) -> list[Groups] | None:
         pairs |= {pair for value, dim in reduced for pair in pairwise(axes.dims[value][dim])}
     else:
         pairs &= {pair for dims in axes.dims for dim in dims for pair in pairwise(dim)}
-    pairs = _adjacent(axes, pairs)
+    pairs = _adjacent(axes, pairs | _batches(program, axes))
     if not pairs:
         return None
     groups = []
@@ -78,6 +79,14 @@ def _planes(axes: Axes) -> set[tuple[int, int]]:
         for one, other in pairwise(dims[2:])
         if len(one) == len(other) == 1
     }
+
+
+def _batches(program: Graph, axes: Axes) -> set[tuple[int, int]]:
+    """The axes of the batch dims of products, where an output has more axes than a grid has dims."""
+    if all(len(axes.of(it.operands[0])) <= MAX_GRID_DIMS for it in program.outputs):
+        return set()
+    batches = (axes.dims[values[0]][:-2] for item, values in program.numbered() if item.kind is Kind.MATMUL)
+    return {(one[-1], other[0]) for dims in batches for one, other in pairwise(dims) if one and other}
 
 
 def _adjacent(axes: Axes, pairs: set[tuple[int, int]]) -> set[tuple[int, int]]:
@@ -127,7 +136,7 @@ class _Merging:
                 attributes["permutation"] = self._permutation(item, value)
             case Kind.REDUCTION, _:
                 attributes["dim"] = self._group_of(item.operands[0], (item["dim"],))
-            case Kind.MATMUL, _ if all(len(group) == 1 for i in (*item.operands, value) for group in self._groups[i]):
+            case Kind.MATMUL, _ if all(len(group) == 1 for i in (*item.operands, value) for group in self._groups[i][-2:]):
                 pass
             case _:
                 raise UnsupportedError(f"{item.op}: its dims are not merged")

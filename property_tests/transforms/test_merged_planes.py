@@ -8,6 +8,7 @@ from mirage_eg import new_kernel_graph
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.run.options import Options
@@ -83,6 +84,40 @@ def test_what_is_elementwise_along_planes_has_them_as_one_dim(plane: tuple[int, 
     assert (
         worst(evaluate(merged.joined(merged.program), arrays, FloatAlgebra()), evaluate(p.graph(), arrays, FloatAlgebra())) == 0
     )
+
+
+@pytest.mark.parametrize(("left", "right"), [((2, 3, 4, 5), (2, 3, 5, 6)), ((7, 2, 3, 4, 5), (7, 2, 3, 5, 6))])
+def test_batch_dims_of_products_with_more_dims_than_a_grid_are_one(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input(left, "float32", "x"), p.new_input(right, "float32", "w")
+    b = p.new_input((6,), "float32", "b")
+    p.mark_output(p.softmax(p.relu(x @ w) + b, len(left) - 1))
+    program = expand(p.graph())
+    merged = merged_planes(program)
+    assert merged is not None and merged.program.input_types[0].shape == (prod(left[:-2]), 4, 5)
+    arrays = inputs_of(program)
+    assert (
+        worst(evaluate(merged.joined(merged.program), arrays, FloatAlgebra()), evaluate(program, arrays, FloatAlgebra())) == 0
+    )
+
+
+def factors_of_the_first_dim(p: KernelGraph, x: Tensor) -> Tensor:
+    return x @ p.new_input((2, 1, 5, 6), "float32", "w")
+
+
+def summed_over_one_of_them(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.sum(x @ p.new_input((2, 3, 5, 6), "float32", "w"), 0)
+
+
+def of_as_many_dims_as_a_grid(p: KernelGraph, x: Tensor) -> Tensor:
+    return p.sum(x @ p.new_input((2, 3, 5, 6), "float32", "w"), 3)
+
+
+@pytest.mark.parametrize("body", [factors_of_the_first_dim, summed_over_one_of_them, of_as_many_dims_as_a_grid])
+def test_batch_dims_that_differ_or_fit_a_grid_are_left(body: object) -> None:
+    p = new_kernel_graph()
+    p.mark_output(body(p, p.new_input((2, 3, 4, 5), "float32", "x")))  # type: ignore[operator]
+    assert merged_planes(expand(p.graph())) is None
 
 
 def test_what_is_reduced_as_one_dim_is_one_dim_of_the_inputs() -> None:

@@ -21,6 +21,7 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
 from mirage_eg.ir.axes import Axes, Dims, resize
+from mirage_eg.ir.checker import MAX_GRID_DIMS
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ElementTypeError
@@ -31,7 +32,7 @@ from mirage_eg.search.instantiate.cost_bound import CostBound
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, has_unfit_shape, holds
 from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines, threads_of_rows
 from mirage_eg.search.instantiate.tiling import Tiling
-from mirage_eg.search.instantiate.tiling_space import MAX_GRID_DIMS, kernels_of, tilings_of
+from mirage_eg.search.instantiate.tiling_space import kernels_of, tilings_of
 from mirage_eg.search.structure import SplitReduction, Structure
 
 

@@ -12,6 +12,7 @@ from itertools import product
 from math import isqrt, prod
 
 from mirage_eg.ir.axes import Axes, is_vector_product
+from mirage_eg.ir.checker import MAX_GRID_DIMS
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
@@ -22,7 +23,6 @@ from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
 from mirage_eg.search.structure import SplitReduction, Structure, in_loop
 
-MAX_GRID_DIMS = 3
 _LONG_PARTS = 16  # of a multiprocessor at most: a last round of few blocks then costs little (KL divergence on an H200)
 
 
