@@ -13,6 +13,8 @@ from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
 
+_HALVES = ("float16", "bfloat16")
+
 
 def product(x: Tensor, y: Tensor) -> Tensor:
     """x @ y by the rules of torch.matmul: a vector is a row on the left and a column on the right, and its dim is dropped.
@@ -86,7 +88,7 @@ def _rms_norm(call: Call) -> Tensor:
     if call.take("eps") is None:  # torch: the distance from 1 to the next number of the type that it computes in
         import torch
 
-        if x.dtype in ("float16", "bfloat16") and not hasattr(torch.ops.aten, "_fused_rms_norm"):
+        if x.dtype in _HALVES and not hasattr(torch.ops.aten, "_fused_rms_norm"):
             raise UnsupportedError(f"eps = None for {x.dtype} depends on the kernel before torch 2.8")
         eps = Fraction(1, 2**52 if x.dtype == "float64" else 2**23)
     else:
@@ -142,14 +144,19 @@ def _batch_norm(call: Call) -> Tensor:
 
 
 def _normalized_by_batch(call: Call) -> tuple[Tensor, Tensor, Tensor]:
-    """The normalized input, and the mean and the variance of the batch: first over positions, which follow each other."""
-    x, g = call.tensor("input"), call.graph
+    """The normalized input, and the mean and the variance of the batch: first over positions, which follow each other.
+
+    All is computed in float32 where the input is in half precision.
+    """
+    given, g = call.tensor("input"), call.graph
+    x = cast(given, "float32") if given.dtype in _HALVES else given
     dims = (*range(2, len(x.shape)), 0)
     mean = over("mean", x, dims)
     centred = x - mean
     variance = over("mean", g.square(centred), dims)
     normal = centred / g.sqrt(variance + call.number("eps"))
-    return _over_channels(normal, call.optional("weight"), call.optional("bias")), mean, variance
+    weight, bias = (it if it is None else cast(it, x.dtype) for it in map(call.optional, ("weight", "bias")))
+    return cast(_over_channels(normal, weight, bias), given.dtype), mean, variance
 
 
 def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
@@ -161,12 +168,13 @@ def _batch_norm_in_training(call: Call) -> list[Lazy | str]:
     if isinstance(count, SizeExpression):
         raise UnsupportedError(f"running statistics of {count} elements, wanted a number known at import")
 
-    def moved(name: str, batch: Tensor) -> Lazy:
-        running = call.tensor(name)
-        return lambda: running * (1 - momentum) + reshaped(batch, running.shape) * momentum
+    def moved(name: str, batch: Tensor, dtype: str) -> Lazy:
+        running = cast(call.tensor(name), batch.dtype)
+        return lambda: cast(running * (1 - momentum) + reshaped(batch, running.shape) * momentum, dtype)
 
-    unbiased = variance * Fraction(count, max(1, count - 1))
-    return [lambda: z, *[_NO_STATISTICS] * 2, moved("running_mean", mean), moved("running_var", unbiased)]
+    unbiased, (*_, of_mean, of_variance) = variance * Fraction(count, max(1, count - 1)), (it.dtype for it in call.results)
+    statistics = moved("running_mean", mean, of_mean), moved("running_var", unbiased, of_variance)
+    return [lambda: z, *[_NO_STATISTICS] * 2, *statistics]
 
 
 def _softmax(call: Call) -> Tensor:

@@ -202,6 +202,26 @@ def test_batch_norm_in_training_uses_the_batch_and_moves_its_statistics() -> Non
         torch.testing.assert_close(program.state_dict[name], tensor, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_batch_norm_in_training_in_half_precision_computes_in_float32(dtype: Any) -> None:
+    x = (16 + torch.randn(4, 3, 5, 6)).to(dtype)
+    model, own = torch.nn.BatchNorm2d(3).to(dtype), torch.nn.BatchNorm2d(3).to(dtype)
+    with torch.no_grad():
+        model.bias.fill_(0.5)
+    own.load_state_dict(model.state_dict())
+    from mirage_eg.frontend.torch_export import import_program
+
+    program = torch.export.export(model, (x,), strict=False)
+    it = import_program(program)
+    assert it.outside == ()
+    exact = torch.nn.BatchNorm2d(3).double()(x.double()).detach() + 0.5
+    rounding = 4 * torch.finfo(dtype).eps
+    torch.testing.assert_close(it.run(x).double(), exact, rtol=rounding, atol=rounding)  # a mean of 16 is no whole half
+    own(x)
+    for name, tensor in own.named_buffers():
+        torch.testing.assert_close(program.state_dict[name], tensor, rtol=rounding, atol=rounding)
+
+
 def test_a_library_op_of_weights_alone_is_a_constant() -> None:
     class Positions(torch.nn.Module):
         def __init__(self) -> None:
