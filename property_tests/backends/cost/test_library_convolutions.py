@@ -189,6 +189,29 @@ def test_predictions_of_measured_transposed_convolutions(images: int, extent: in
     assert us / 1.5 < sum(it.us for it in predict(p.graph(), DEVICES["H200"])) < us * 1.5
 
 
+TRANSPOSED_LAST = (  # image, filters, window, stride, µs in float32; problems 19, 36, 16, 5 and 74 of KernelBench's level 2
+    ((128, 64, 256, 256), 64, 3, 1, 2529),
+    ((16, 64, 128, 128), 128, 3, 2, 255),
+    ((128, 64, 128, 128), 64, 3, 2, 1180),
+    ((32, 64, 256, 256), 64, 4, 2, 1362),
+    ((16, 16, 16, 32, 32), 32, 3, 2, 296),
+)
+
+
+@pytest.mark.parametrize(("image", "filters", "window", "stride", "us"), TRANSPOSED_LAST)
+def test_transposed_convolutions_channels_last_wait_for_the_largest_phase(
+    image: tuple[int, ...], filters: int, window: int, stride: int, us: float
+) -> None:
+    p, dims = new_kernel_graph(), len(image) - 2
+    x = p.new_input(image, "float32", "x", strides=channels_last(image))
+    w = p.new_input((image[1], filters, *dims * (window,)), "float32", "w", weight=True)
+    convolve = p.conv_transpose2d if dims == 2 else p.conv_transpose3d
+    result = convolve(x, w, strides=(stride,) * dims, pads=2 * dims * (1,), output_pads=dims * (stride - 1,))
+    p.mark_output(result)
+    predicted = cost(with_output_marks(p.graph(), [{"strides": channels_last(result.shape)}])).us
+    assert 0.7 * us < predicted < 1.5 * us
+
+
 OF_KERNELBENCH = (  # images, channels, filters, extents, window, stride, whether transposed, µs in float32; H200, torch 2.11
     ((16, 3, 64, 64, 64), 64, (3, 3, 3), 1, False, 1846),
     ((16, 3, 64, 64, 64), 64, (3, 5, 7), 1, False, 9920),
