@@ -153,7 +153,9 @@ def _check_after_the_end(nodes: Sequence[Node], cuts: Mapping[int, Cuts], empty:
                 f"{'a maximum' if OPS[item.op].reduction == 'max' else 'a sum'} over that dim, or fewer iterations"
             )
         has_it = any(cut in empty for cut in cuts.get(len(known), ()))
-        known += ["" if has_it else found] * result_count(item)
+        if has_it:  # kernels take its padding for finite, where no operand is −∞ or 0 in these iterations alone
+            found = "padded" if found in ("", "same") and {*read} <= {"same", "padded"} else ""
+        known += [found] * result_count(item)
 
 
 def _end(cut: Cut, counts: Sequence[int]) -> Any:
@@ -176,16 +178,16 @@ def _may_be_empty(cut: Cut, counts: Sequence[int]) -> bool:
 def _after_the_end(item: Node, read: Sequence[str], cuts: Sequence[Cuts], empty: Collection[Cut]) -> str:
     """What a result is where tiles have no elements: the reduction to which it adds nothing, or "same".
 
-    "same" is a value that the iterations before the end have, too. All else is "".
+    "same" is a value that the iterations before the end have, too, and "padded" one of "same" and tiles. All else is "".
     """
     op, kind = item.op, OPS[item.op].kind
     if op == "input":  # a tile of this iteration alone may hold 0, infinity or not-a-number, and 0 times or by these is no 0
         return "same" if item.get("fmap", REPLICATED) == REPLICATED else ""
     if kind in (Kind.REDUCTION, Kind.ACCUMULATOR):
         own, dim = OPS[op].reduction or op, item.get("dim")
-        if (dim is not None and cuts[0] and cuts[0][dim] in empty) or read[0] == own:
+        if read[0] == own or (read[0] == "padded" and dim is not None and cuts[0][dim] in empty):
             return own
-    if kind is Kind.MATMUL and cuts[0] and cuts[0][-1] in empty:
+    if kind is Kind.MATMUL and {*read} == {"padded"} and cuts[0][-1] in empty:
         return "sum"
     if kind is Kind.GRAPH:
         known, given = list[str](), iter(read)

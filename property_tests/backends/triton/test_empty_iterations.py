@@ -98,3 +98,14 @@ def test_a_dim_that_ends_earlier_hides_no_elements_of_another() -> None:
     for rows in (21, 19):
         with pytest.raises(GraphError, match="accum_max of a value that still counts"):
             maxima(rows)
+
+
+@pytest.mark.parametrize("reduction", ["max", "sum"])
+def test_no_tile_takes_up_what_a_reduction_is_after_the_end(reduction: str) -> None:
+    """Padding is 0, times −∞ or by 0 it is none."""
+    tile = node("input", shape=(7, 1), dtype="float32", imap=(0,), fmap=0, tile=(2, 1))
+    nodes = tile, node(reduction, 0, dim=0), node("mul", 0, 1), node("accum_sum", 2, dim=0), node("output", 3, omap=(0,))
+    with pytest.raises(GraphError, match="accum_sum of a value that still counts"):
+        Graph(nodes, Level.BLOCK, (2,), 3)
+    own = tile, node("mul", 0, 0), node("accum_sum", 1, dim=0), node("output", 2, omap=(0,))
+    assert Graph(own, Level.BLOCK, (2,), 3).cuts
