@@ -48,6 +48,7 @@ from mirage_eg.torch_compile.sized_call import SizedCall
 
 _EVERY = 2.0  # seconds between lines of progress
 _UNTIL_GATE = 0.8  # of the seconds that are left: those of a search
+_LATE = 0.1  # of the budget: a gate that begins late may end by so much after it
 
 
 def compile_graph(
@@ -179,7 +180,7 @@ def _record(
 ) -> SegmentRecord:
     """What becomes of a region, whose search ends with its `share` and whose gate ends `until`; `tune`: seconds of tuning.
 
-    A gate that begins late has as many seconds as the share leaves it.
+    A gate that begins late has as many seconds as the share leaves it, but ends within a tenth of the budget.
     """
     device = _device(region)
     left = _left_to_torch(region, settings, device)
@@ -195,7 +196,8 @@ def _record(
         return SegmentRecord("", region.ops, Decision.BUDGET, budget_spent(settings, _longest_stages(segment)))
     tuned = tune if segment.largest else time.monotonic() - begun  # a bucket is tuned later, for as long as it may be
     until = until.later(min(tune, tuned) if can_time(device) else 0.0)
-    until = until.or_later(after((1 / _UNTIL_GATE - 1) * share.seconds))  # however late: what was found is used or timed
+    late = after((1 / _UNTIL_GATE - 1) * share.seconds)
+    until = until.or_later(late.or_before(until.later(_LATE * settings.budget)))  # what was found is used or timed
     if segment.behind is not None and is_timed(replace(settings, tune=tune)) and can_time(device):
         return _behind_record(segment, segment.behind, region, settings)
     if segment.candidate is None and not segment.result.plans:

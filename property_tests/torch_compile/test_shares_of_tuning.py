@@ -249,5 +249,6 @@ def test_the_tuning_of_a_bucket_is_besides_the_budget(monkeypatch: pytest.Monkey
 
 
 def test_a_gate_that_begins_late_has_what_its_share_leaves_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 5.0 < left_for_the_gate(24.0, -2.0, 0.0, monkeypatch) <= 6.0
+    assert 5.0 < left_for_the_gate(24.0, 1.0, 0.0, monkeypatch) <= 6.0
+    assert 3.0 < left_for_the_gate(24.0, -2.0, 0.0, monkeypatch) <= 4.0  # a tenth of the budget of 60 s after its end
     assert 29.0 < left_for_the_gate(24.0, 30.0, 0.0, monkeypatch) <= 30.0
