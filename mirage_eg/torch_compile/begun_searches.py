@@ -71,7 +71,7 @@ class BegunSearches:
         self._ops = sum(len(program.ops) for _, program, *_ in searches.values()) if apart else 0
         self._waiting, self._names = dict([*searches.items()][0 if apart else 1 :]) if self._most else {}, names
         self._running: dict[str, Future[list[Any]]] = {}  # the result; of one that tunes, what was found ahead
-        self._ends: dict[str, Deadline] = {}  # of those that tune
+        self._ends: dict[str, Deadline] = {}  # when a search that tunes and its verification end
         self._verified: dict[str, Future[list[Any]]] = {}  # of what was found ahead
         self._ahead: dict[str, FoundAhead] = {}
         self._continue()

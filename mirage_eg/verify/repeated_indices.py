@@ -65,7 +65,7 @@ def repeated_axes(graph: Graph, axes: Axes, leasts: Iterable[int]) -> Iterator[d
 def _with_as_many(
     axes: Axes, fewest: Mapping[int, int], groups: Sequence[frozenset[int]], ragged: Ragged, least: int
 ) -> dict[int, int]:
-    """The axes with at least so many indices, those that then keep all left out."""
+    """The indices of each axis that keep at least `least` terms together, without axes that would keep all their indices."""
     found, numbers = {**fewest}, {axis for every in ragged.values() for parts in every for axis in parts}
 
     def kept(group: Iterable[int]) -> int:
