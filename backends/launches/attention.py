@@ -5,7 +5,7 @@ one op or written out, with an indicator of the scores that count or an addend; 
 be one dim of the products and two of the mask.
 """
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
@@ -24,6 +24,7 @@ from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.written_softmax import written_softmax
 
 _WIDEST, _ALIGNED = 256, 8  # heads: what FlashAttention takes
+HALVES = frozenset({DType.float16, DType.bfloat16})  # types of the library's kernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +50,15 @@ class LibraryAttention:
         return (self.queries, self.keys, self.v, *(() if self.mask is None else (self.mask,)))
 
 
-def library_attentions(graph: Graph) -> tuple[LibraryAttention, ...]:
-    """The attentions of a kernel graph, in the order of their results; no value is made in two of them."""
+def library_attentions(graph: Graph, kinds: Set[DType] = HALVES) -> tuple[LibraryAttention, ...]:
+    """The attentions of a kernel graph in these types, in the order of their results; no value is made in two of them."""
     ops = {item.op for item in graph.nodes}
     if not (ops & SOFTMAXES or ({"exp", "sum"} <= ops and ops & QUOTIENTS)) or dims_of(graph):
         return ()
     taken, found = set(prepared_values(graph)), list[LibraryAttention]()
     for item, values in graph.numbered():
         if item.kind is Kind.MATMUL:
-            attention = _Match(graph).attention(item, values[0])
+            attention = _Match(graph, kinds).attention(item, values[0])
             if attention is not None and taken.isdisjoint(attention.values):
                 found.append(attention)
                 taken.update(attention.values)
@@ -71,8 +72,8 @@ _BETWEEN = frozenset({"scale", *SUMS, *CASTS, *RESHAPES})  # a product and its s
 class _Match:
     """Matches an attention from its second product backwards; `inner` collects the values between the products, last first."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, kinds: Set[DType]) -> None:
+        self.graph, self.kinds = graph, kinds
         self.inner: list[int] = []
 
     def attention(self, product: Node, result: int) -> LibraryAttention | None:
@@ -110,7 +111,7 @@ class _Match:
             batch = self.graph.types[shown[0]].shape[:-2]
         shapes = _in_four_dims(_of_batch(batch, [self.graph.types[value].shape for value in read]))
         kinds = {self.graph.types[value].dtype for value in (*read[:3], result, *(read[3:] if is_added else ()))}
-        if shapes is None or kinds not in ({DType.float16}, {DType.bfloat16}):
+        if shapes is None or len(kinds) > 1 or not kinds <= self.kinds:
             return None
         weights = marked_weights(self.graph) | prepared_values(self.graph)
         constant = mask in weights and not is_added and shapes[3][:2] == (1, 1) and min(shapes[3][2:]) > 1
@@ -138,7 +139,7 @@ class _Match:
 
     def _softmax(self, value: int) -> tuple[int, int | None] | None:
         """The scores and the indicator of a softmax over the last dim, which is one op or e / sum e."""
-        value = self._without_casts(value)
+        value = self._softmax_behind(value)
         item = self.graph.node_of[value]
         self.inner.append(value)
         last = len(self.graph.types[value].shape) - 1
@@ -162,10 +163,14 @@ class _Match:
                 return tuple(sorted(shown))
             shown = own
 
-    def _without_casts(self, value: int) -> int:
-        while self.graph.node_of[value].op in CASTS:
+    def _softmax_behind(self, value: int) -> int:
+        """The value behind casts and reshapes of the batch."""
+        ends = self.graph.types[value].shape[-2:]
+        while (item := self.graph.node_of[value]).op in CASTS or item.op in RESHAPES:
+            if self.graph.types[item.operands[0]].shape[-2:] != ends:
+                break
             self.inner.append(value)
-            value = self.graph.node_of[value].operands[0]
+            value = item.operands[0]
         return value
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import permutations
 from math import inf, isnan, prod, sqrt
 from typing import Any
 
@@ -190,10 +191,26 @@ def _safe_softmax(call: Call) -> Tensor:
     dim = call.dim("dim", len(x.shape))
     added = scores.args if str(scores.target) == "aten.add.Tensor" and not scores.kwargs else (scores,)
     others = [it for it in added if not _is_above_minus_infinity(call, it)]
-    mask = call.known(others[0]) if len(others) == 1 and len(added) > 1 and dim == len(x.shape) - 1 else None
-    if not others or (mask is not None and (mask.max(-1) > -inf).all()):
-        return result
-    return g.where(_is_hidden(call, x, dim), 0, result)
+    pairs = permutations(added) if len(added) > 1 and dim == len(x.shape) - 1 else ()
+    for shown, mask in pairs:
+        if (plain := _with_known_mask(call, shown, mask, x)) is not None:
+            return plain
+        if others == [mask] and (known := call.known(mask)) is not None and (known.max(-1) > -inf).all():
+            return result
+    return g.where(_is_hidden(call, x, dim), 0, result) if others else result
+
+
+def _with_known_mask(call: Call, scores: Any, mask: Any, x: Tensor) -> Tensor | None:
+    """The softmax of x = scores + mask, where the mask only hides some scores; None if that is not known."""
+    if not (hasattr(mask, "target") and call.has(scores) and _is_above_minus_infinity(call, scores)):
+        return None
+    shown, last = call.tensor_of(scores), len(x.shape) - 1
+    one = known_mask(call, mask, *x.shape[-2:]) if shown.shape == x.shape and last else None
+    if one is None:
+        return None
+    indicators = () if one.indicator is None else (one.indicator,)
+    result = call.graph.softmax(cast(shown, call.result.dtype), last, *indicators)
+    return result if one.shown else call.graph.where(call.graph.max(*indicators, 1), result, 0)
 
 
 def _is_hidden(call: Call, x: Tensor, dim: int) -> Tensor:
@@ -282,7 +299,7 @@ def _mask(call: Call, rows: int, columns: int) -> _Mask | None:
         return None if columns == 1 else _Mask(call.causal_mask(rows, columns), True, True)
     if given is None:
         return None
-    if (one := known_mask(call, name, rows, columns)) is not None:
+    if (one := known_mask(call, given, rows, columns)) is not None:
         return None if one.indicator is None else _Mask(one.indicator, True, one.shown)
     known = call.known_array(name)
     if call.is_indicator(name):

@@ -24,12 +24,11 @@ class KnownMask:
     shown: bool
 
 
-def known_mask(call: Call, name: str, rows: int, columns: int) -> KnownMask | None:
-    """The mask that an argument adds, or shows scores with, where its numbers are known.
+def known_mask(call: Call, node: Any, rows: int, columns: int) -> KnownMask | None:
+    """The mask that an FX node adds, or shows scores with, where its numbers are known.
 
     None where they are not, where they depend on weights, where sequences or heads differ, and of other numbers than 0 and −∞.
     """
-    node = call.take(name)
     has_sizes = any(isinstance(extent, SizeExpression) for extent in (rows, columns))
     array = call.known(node) if not has_sizes and call.is_fixed(node) else None
     counts = None if array is None else counting_scores(array, rows, columns)

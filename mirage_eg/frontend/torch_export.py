@@ -36,6 +36,7 @@ from mirage_eg.frontend.imported import AddedInput, Constant, Imported, Imported
 from mirage_eg.frontend.torch_run import Running
 from mirage_eg.ir.all_experts import with_all_experts
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
+from mirage_eg.ir.graph_copy import without_values
 from mirage_eg.ir.integer_ranges import without_decided_choices
 from mirage_eg.ir.op.record import Range
 from mirage_eg.ir.passes import without_dead_code
@@ -277,6 +278,7 @@ def segment_of(
         it.graph.mark_output(it.values[node])
     program = without_decided_choices(without_dead_code(it.graph.graph()), _ranges_of_numbers(it))
     program = with_repeated_rows(with_all_experts(with_rows_in_order(program))).keeping_undefined()
+    program = without_values(program, {value for value in program.input_values if not program.readers[value]})
     it.graph.check_sizes(program)
     kinds = {Place.PARAMETER: InputKind.PARAMETER, Place.CONSTANT: InputKind.CONSTANT}
     of_input = {node.name: kinds.get(found.place[node], InputKind.ACTIVATION) for node in it.inputs}

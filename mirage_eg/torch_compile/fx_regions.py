@@ -29,6 +29,7 @@ from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.torch_compile.image_strides import strides_of, with_strides
 from mirage_eg.torch_compile.row_gaps import with_row_gaps
+from mirage_eg.transforms.narrow_attentions import with_narrow_attentions
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,16 @@ def _region(
     ]
     of_outputs = [{"name": f"out{place}"} for place in range(len(segment.program.outputs))]
     program = with_attributes(segment.program, of_inputs, of_outputs)  # named by place: equal segments are equal graphs
+    if any(map(_is_of_attention, part)):
+        program = with_narrow_attentions(program)
     return FxRegion(tuple(part), inputs, tuple(outputs), tuple(views), program, ops)
+
+
+def _is_of_attention(node: Fx) -> bool:
+    """Whether torch wrote out its attention with this node."""
+    from torch.nn.functional import scaled_dot_product_attention
+
+    return (node.meta.get("source_fn_stack") or [("", None)])[-1][1] is scaled_dot_product_attention
 
 
 def _is_weight(given: Fx | AddedInput, item: Node, constant_weights: bool, device: Any) -> bool:
