@@ -28,8 +28,8 @@ from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
 from mirage_eg.torch_compile.image_strides import strides_of, with_strides
+from mirage_eg.torch_compile.narrow_attentions import with_narrow_attentions
 from mirage_eg.torch_compile.row_gaps import with_row_gaps
-from mirage_eg.transforms.narrow_attentions import with_narrow_attentions
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.graph import Graph
-from mirage_eg.torch_compile import compile_graph
+from mirage_eg.torch_compile import compile_graph, fx_regions
 from mirage_eg.torch_compile.backend import backend
-from mirage_eg.transforms.narrow_attentions import with_narrow_attentions
+from mirage_eg.torch_compile.narrow_attentions import with_narrow_attentions
 from mirage_eg.transforms.simplify import simplify
 
 BATCH, HEADS, ROWS, WIDTH = 2, 2, 16, 16
@@ -42,7 +42,7 @@ def written_out(q: Any, k: Any, v: Any) -> Any:
 def compiled_programs(function: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
     """The programs of the segments of a compiled function, which is right."""
     found: list[Graph] = []
-    real = compile_graph.fx_regions
+    real = fx_regions.fx_regions
 
     def recorded(*given: Any) -> Any:
         made = real(*given)

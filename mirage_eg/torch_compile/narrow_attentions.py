@@ -14,7 +14,7 @@ from mirage_eg.ir.graph_copy import with_rewritten
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.op.moves import PLAIN_VIEWS, VIEWS_OF_ALL
 
-_MOVED = PLAIN_VIEWS | VIEWS_OF_ALL  # ops that a cast may move past, beside factors
+_MOVED = PLAIN_VIEWS | VIEWS_OF_ALL  # with factors, the ops that a cast may move past
 
 
 def with_narrow_attentions(program: Graph) -> Graph:
