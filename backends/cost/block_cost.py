@@ -18,6 +18,7 @@ from mirage_eg.backends.cost.registers import (
 )
 from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_operand
+from mirage_eg.backends.cost.warp_crossings import CROSSED, crossed_elements
 from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
@@ -274,8 +275,9 @@ def work_of_tiles(
 ) -> BlockWork:
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
-    loaded = flops = arithmetic = functions = staged = halvings = 0.0
+    loaded = flops = arithmetic = functions = staged = 0.0
     wasted, ahead, waited = _wasted_by_stores(block, shapes, orders), False, False
+    between_threads = 0.0  # operations of reductions that several threads share
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
         shape, times = shapes[item.value], iterations if item.looped else 1
@@ -311,9 +313,12 @@ def work_of_tiles(
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
-                if item.kind is Kind.REDUCTION and shape[-1] < (columns := shapes[item.operands[0]][-1]):
-                    halvings += elements * log2(min(WARP, power_of_two(columns))) * times
-    arithmetic += 0 if ahead else HALVING * halvings  # four lanes have a row of a product
+                if item.kind is Kind.REDUCTION:
+                    tile = shapes[item.operands[0]]
+                    halvings = log2(min(WARP, power_of_two(tile[-1]))) if shape[-1] < tile[-1] else 0
+                    crossed = crossed_elements(tuple(tile), tuple(shape), item.size, threads)
+                    between_threads += (HALVING * halvings * elements + CROSSED * crossed) * times
+    arithmetic += 0 if ahead else between_threads  # four lanes have a row of a product
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     (once, steps), transposed = _sequential_reductions(block, shapes), _transposed_bytes(block, shapes)
     held = results + besides + (odd if ahead else 0)
@@ -324,6 +329,12 @@ def work_of_tiles(
     scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
     resident = min(resident_blocks(live_bytes, threads, loops=loop > 1), SHARED_MEMORY / max(1, transposed))
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
+
+
+def crosses_warps(block: Graph, shapes: Sequence[Shape], threads: int) -> bool:
+    """Whether several warps share the dim of a reduction, which is not the last of its tile."""
+    reductions = ((item, shapes[item.operands[0]]) for item in _tile_ops(block) if item.kind is Kind.REDUCTION)
+    return any(crossed_elements(tuple(tile), tuple(shapes[item.value]), item.size, threads) for item, tile in reductions)
 
 
 def _stores(block: Graph) -> Iterable[tuple[int, TensorType]]:

@@ -26,6 +26,7 @@ class SearchHeuristics:
     long_looped_tiles: tuple[int, ...] = (1024, 2048, 4096)  # likewise, of loops without products
     looped_elements: int = 4096  # that an iteration without products loads: 32 a thread, and a multiprocessor holds many blocks
     live_bytes_of_thread: int = 400  # 200 KiB on 512 threads, which have 128 registers each
+    live_bytes_of_few_threads: int = 1100  # likewise, where warps would share a reduction: 255 registers (H200)
     longest_cluster: int = 16  # thread blocks: an H100 takes no more, and more than 8 only where a kernel asks
     longest_shared_loop: int = 2  # thread blocks that share out iterations: more were slower than one (attention, H200)
     live_bytes_in_cluster: int = 80 * 1024  # of each: with 16,384 elements on 8 warps softmax was the fastest (H200)

@@ -155,7 +155,7 @@ class _KnownKernel(NamedTuple):
     def threads(self, shapes: Sequence[Sequence[int]]) -> int:
         """The threads of a block with tiles of these shapes; the most where it has a tl.dot."""
         block = self.outline.block
-        return MOST_THREADS if multiplies_tiles(block) else threads_of_rows(block, self.live.nbytes(shapes))
+        return MOST_THREADS if multiplies_tiles(block) else threads_of_rows(block, self.live.nbytes(shapes), shapes)
 
 
 class Instantiation:

@@ -10,10 +10,11 @@ from fractions import Fraction
 from itertools import zip_longest
 from math import ceil, prod
 
-from mirage_eg.backends.cost.block_cost import block_work
+from mirage_eg.backends.cost.block_cost import block_work, crosses_warps
 from mirage_eg.backends.cost.liveness import computes_behind, live_bytes, multiplies_tiles
 from mirage_eg.backends.cost.registers import threads_for
-from mirage_eg.backends.triton.clusters import is_of_one_row
+from mirage_eg.backends.triton.clusters import is_of_one_row, shapes_in_thread_block
+from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, Dim, Dims
@@ -23,6 +24,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, node
 from mirage_eg.ir.ops import OPS, Kind, Level
 from mirage_eg.ir.result_dtypes import WRAPPING
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import Tiling
@@ -161,16 +163,22 @@ def _with_threads(block: Graph) -> Graph:
         clusters = [block.in_threads(threads, 1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
         live = live_bytes(block)
-    return block.in_threads(threads_of_rows(block, live, threads), block.cluster)
+    primitive = expanded(block)
+    threads = threads_of_rows(primitive, live, shapes_in_thread_block(primitive), threads)
+    return block.in_threads(threads, block.cluster)
 
 
-def threads_of_rows(block: Graph, live: int, threads: int = Graph.threads) -> int:
-    """The threads of a block without tl.dot whose tiles take so many bytes of registers: `threads`, or twice as many."""
+def threads_of_rows(block: Graph, live: int, shapes: Sequence[Shape], threads: int = Graph.threads) -> int:
+    """The threads of a block of primitive ops without tl.dot, whose tiles take so many bytes of registers: `threads`, or twice
+    as many; as few as hold the tiles where warps would share a reduction."""
     has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     while threads < WARP * MOST_WARPS and live > threads * most:
         threads *= 2
-    return threads
+    fewest = threads
+    while fewest > 2 * WARP and live <= fewest // 2 * SEARCH.live_bytes_of_few_threads:
+        fewest //= 2
+    return fewest if fewest < threads and not has_products and crosses_warps(block, shapes, threads) else threads
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
