@@ -31,6 +31,7 @@ from mirage_eg.backends.triton.byte_fields import (
     written_fields,
     written_places,
 )
+from mirage_eg.backends.triton.clusters import shared_row
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
 from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
@@ -166,7 +167,7 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
     judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
     safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}
-    writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names)
+    writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names, row=shared_row(graph))
     _write_body(writer, part)
     for export, pointer in part.exported_maxima:
         _store(writer, row_maximum_tile(writer, export), export.omap, pointer)
@@ -176,7 +177,7 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
 def _assemble(writer: Writer, part: Part) -> list[str]:
     bounds = _loop_bounds(writer, part)
     offset = ".to(tl.int64)" if writer.wide else ""
-    lines = [f"r{extent} = tl.arange(0, {extent}){offset}" for extent in sorted(writer.ranges)]
+    lines = [f"r{extent} = {_range(writer, extent)}{offset}" for extent in sorted(writer.ranges)]
     lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide)
     if writer.schedule.dependent_launch:
         lines += [*writer.early_loads, *WAITING]
@@ -193,6 +194,15 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
             steps = f"tl.range({limits}, num_stages={writer.schedule.num_stages})"
         lines += [f"for {counter} in {steps}:", *_indent([*widen, *body])]
     return [*lines, *writer.late_loads, *writer.lines[Phase.EPILOGUE]]
+
+
+def _range(writer: Writer, extent: int) -> str:
+    """The indices of a dim; of a row that a cluster holds in parts, a part in each row of a tile."""
+    if writer.row is None or not writer.row.in_parts:
+        return f"tl.arange(0, {extent})"
+    cluster, part = writer.row.cluster, extent // writer.row.cluster
+    indices = f"tl.arange(0, {cluster})[:, None] * {part} + tl.arange(0, {part})[None, :]"
+    return f"({indices})" if writer.wide else indices
 
 
 def _loop_bounds(writer: Writer, part: Part) -> list[str]:
@@ -341,13 +351,17 @@ def _write_rows(
 
 def _store(writer: Writer, tile: Tile, omap: Sequence[int], pointer: Pointer, value: int | None = None) -> None:
     """Store a tile, that of a `value` of the graph or another. Gaps behind rows are written, too: in whole vectors."""
-    graph = writer.graph
+    graph, row = writer.graph, writer.row
+    if row is not None and value is not None and value in row.totals:
+        tile = replace(tile, shape=graph.types[value].shape, padded=graph.types[value].shape)
     new = [grid_dim for grid_dim, target in enumerate(omap) if target == NEW_DIM]
     splits = [parts([(grid_dim, graph.grid[grid_dim])], 1) for grid_dim in new]
     for dim, extent in enumerate(tile.shape):
         split = [(grid_dim, graph.grid[grid_dim]) for grid_dim, target in enumerate(omap) if target == dim]
         splits.append(parts(split, extent))
     where = address(writer, pointer, splits, tile, lead=len(new))
+    if row is not None and not tile.dims:  # each thread block stores what all have
+        where = f"{where} + tl.zeros({row.variable_of_total}, tl.int32)"
     if pointer.gap and value is not None:
         tile = _with_gap(writer, tile, value, pointer)
     mask = f", mask={condition(writer, tile, sorted(tile.ragged))}" if tile.ragged else ""

@@ -18,10 +18,11 @@ from typing import Any
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS, Bound, bounded_ptxas
 from mirage_eg.backends.triton.carried_kernels import RESOURCES, CarriedKernel, carried_kernel, key_of
+from mirage_eg.backends.triton.cluster_helpers import CLUSTER_HELPERS
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_triton_has_none
+from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_triton_has_none, why_triton_shares_no_loop
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -212,7 +213,7 @@ def _compile(
     if (kernel := carried_kernel(key_of(text.source, text.options, target))) is not None:
         seconds, shared = time.perf_counter() - started, kernel.metadata["shared"]
         return KernelCompile(name, target, True, shared, kernel.registers, kernel.spills, None, seconds), kernel.compiled
-    if text.options.get("num_ctas", 1) > 1 and (why := why_no_clusters(target) or why_triton_has_none()) is not None:
+    if text.options.get("num_ctas", 1) > 1 and (why := _why_no_cluster(text, target)) is not None:
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:
         gpu = GPUTarget(device.backend, device.arch, device.warp_size)
@@ -233,6 +234,12 @@ def _compile(
     problem = find_miscompilation(compiled.asm["ttgir"], compiled.asm.get("ptx", "")) if fits else too_much
     seconds = time.perf_counter() - started
     return KernelCompile(name, target, problem is None, shared, registers, spills, problem, seconds), compiled
+
+
+def _why_no_cluster(text: CompiledText, target: str) -> str | None:
+    """Why Triton cannot compile a kernel in a cluster; None if it can."""
+    has_row = any(helper in text.source.fn.src for helper in CLUSTER_HELPERS)
+    return why_no_clusters(target) or why_triton_has_none() or (None if has_row else why_triton_shares_no_loop())
 
 
 def _one_line(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""The instructions of emitted kernels (`field_helpers`) on arrays, for Triton's interpreter, which knows no assembler."""
+"""The assembler of emitted kernels on arrays, for Triton's interpreter, which has none: `field_helpers`, `cluster_helpers`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -39,6 +39,11 @@ def assembled(text: str, constraints: str, arrays: Sequence[Array], result: np.d
             registers[target] = _INSTRUCTIONS[name](*values)
     found = np.stack([registers[f"${place}"] for place in range(outputs)], axis=1)
     return found.view(result).reshape(-1)[:count].reshape(shape)
+
+
+def over_cluster(text: str, parts: Array) -> Array:
+    """What `cluster_helpers` give: the sum or the maximum of the elements of all thread blocks, in each of them."""
+    return np.full_like(parts, np.max(parts) if "max.NaN.f32" in text else np.sum(parts))
 
 
 def _packed(array: Array, pack: int) -> Words:

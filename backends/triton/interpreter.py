@@ -16,7 +16,7 @@ import numpy as np
 
 from mirage_eg.backends.evaluator.sandbox import Worker
 from mirage_eg.backends.triton.addressing import ALIGNMENT
-from mirage_eg.backends.triton.emulated_assembler import assembled
+from mirage_eg.backends.triton.emulated_assembler import assembled, over_cluster
 from mirage_eg.backends.triton.op_table import NAN_MAX
 from mirage_eg.ir.errors import MirageError
 
@@ -165,7 +165,10 @@ def _know_assembler() -> None:
 
     def elementwise(asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any) -> Any:
         arrays = np.broadcast_arrays(*(it.handle.data for it in args))
-        found = assembled(str(asm), str(constraints), arrays, _NUMPY_TYPES[str(dtype)], pack)
+        if "barrier.cluster" in str(asm):
+            found = over_cluster(str(asm), arrays[0])
+        else:
+            found = assembled(str(asm), str(constraints), arrays, _NUMPY_TYPES[str(dtype)], pack)
         return tl.tensor(TensorHandle(found, dtype), tl.block_type(dtype, list(found.shape)))
 
     tl.inline_asm_elementwise = elementwise

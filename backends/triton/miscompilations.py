@@ -44,13 +44,15 @@ _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?
 _LOCATION = re.compile(r" loc\(.*")
 _CLUSTERED = re.compile(r"^(#\w+) = .*CGALayout = (\[\[.*?\]\])")
 _CONVERTED = re.compile(r"ttg\.convert_layout %[\w#-]+ : tensor<((?:\d+x)+)\w+, (.*?)> -> tensor<")
+_COMBINED = re.compile(r"tt\.elementwise_inline_asm .* : tensor<(\d+)xf32, (.*?)> -> tensor<")
 _DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 
 
 def find_miscompilation(code: str, ptx: str = "") -> str | None:
     """The miscompilation in the TTGIR of a kernel, or of its PTX; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
-    return _overwritten(lines) or _misordered("\n".join(lines)) or _too_little_scratch(lines) or _one_address(ptx)
+    of_clusters = _too_little_scratch(lines) or _other_parts(lines)
+    return _overwritten(lines) or _misordered("\n".join(lines)) or of_clusters or _one_address(ptx)
 
 
 def _one_address(ptx: str) -> str | None:
@@ -151,10 +153,27 @@ def _too_little_scratch(lines: list[str]) -> str | None:
     return None
 
 
+def _other_parts(lines: list[str]) -> str | None:
+    """A reduction over the thread blocks of a cluster (`cluster_helpers`) of which each has not one element."""
+    clustered = {hit[1]: json.loads(hit[2]) for line in lines if (hit := _CLUSTERED.match(line))}
+    for line in lines:
+        if "barrier.cluster" in line and (hit := _COMBINED.search(line)):
+            steps = _steps(hit[2], clustered)
+            if steps != [[1 << power] for power in range(len(steps))] or 1 << len(steps) != int(hit[1]):
+                return f"Triton gives thread blocks of a cluster other parts of {hit[1]} elements than one each"
+    return None
+
+
 def _has_copies(shape: list[int], layout: str, clustered: dict[str, list[list[int]]]) -> bool:
     """Whether thread blocks of a cluster have the same elements: each step from one to others must move along a dim."""
+    steps = _steps(layout, clustered)
+    return any(all(move % extent == 0 for move, extent in zip(step, shape, strict=True)) for step in steps)
+
+
+def _steps(layout: str, clustered: dict[str, list[list[int]]]) -> list[list[int]]:
+    """The steps from one thread block of a cluster to others in a layout, or in slices of it."""
     name = re.findall(r"#\w+(?![.\w])", layout)[-1]
     steps = [[*step] for step in clustered.get(name, [])]
     for dim in reversed(re.findall(r"dim = (\d+)", layout)):  # of slices, the innermost last
         steps = [step[: int(dim)] + step[int(dim) + 1 :] for step in steps]
-    return any(all(move % extent == 0 for move, extent in zip(step, shape, strict=True)) for step in steps)
+    return steps

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 
+from mirage_eg.backends.triton.cluster_helpers import CLUSTER_HELPERS
 from mirage_eg.backends.triton.field_helpers import FIELD_HELPERS
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
@@ -122,7 +123,11 @@ def _torch_by_definition(name: str, x: Sequence[str], attributes: Attributes) ->
 
 
 ELEMENTWISE = elementwise_table(_derived)
-PACKAGED_HELPERS: Mapping[str, str] = dict(FIELD_HELPERS) | dict(helper for op in PACKAGED.values() for helper in op.helpers)
+PACKAGED_HELPERS: Mapping[str, str] = {
+    **FIELD_HELPERS,
+    **CLUSTER_HELPERS,
+    **dict(helper for op in PACKAGED.values() for helper in op.helpers),
+}
 NAN_MAX, _ = selections.NAN_MAX  # the helper by which maxima are taken, reductions too
 
 

@@ -21,6 +21,9 @@ def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
     tile, shape, padded = operands[0], writer.graph.types[value].shape, writer.padded[value]
     result = Tile("", tile.dtype, shape, padded)
     zero, finite = tile.zero, all(operand.finite for operand in operands)
+    if writer.row is not None and value in writer.row.totals:
+        writer.new_tile(value, tile.name, tile.dtype, zero, finite)
+        return
     match item.op:
         case op if op in TRANSPOSES:
             text = _transpose(tile, item["permutation"])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
+from mirage_eg.backends.triton.cluster_helpers import CLUSTER_MAX, CLUSTER_SUM
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, write_product
 from mirage_eg.backends.triton.op_table import NAN_MAX
@@ -34,16 +35,23 @@ def _reduce_text(writer: Writer, kind: str, expression: str, tile: Tile, dim: in
     fill = _MINUS_INFINITY if kind == "max" else "0.0"
     if kind == "max" or dim not in tile.zero:
         expression = masked(writer, expression, tile, [dim], fill)
-    if kind == "max":
-        return _largest(writer, expression, tile.axis[dim])
-    reduced = f"tl.sum({expression}, {tile.axis[dim]})"
+    reduced = _reduced(writer, kind == "max", expression, tile, dim)
     return f"{reduced} / {as_float(tile.shape[dim])}" if kind == "mean" else reduced
 
 
-def _largest(writer: Writer, expression: str, axis: int) -> str:
-    """The maximum along an axis, not-a-number if an element is."""
-    writer.helpers.add(NAN_MAX)
-    return f"tl.reduce({expression}, {axis}, {NAN_MAX})"
+def _reduced(writer: Writer, is_max: bool, expression: str, tile: Tile, dim: int) -> str:
+    """The sum along a dim, or the maximum: not-a-number if an element is. Each thread block of a cluster has that of all."""
+    row, axis = writer.row, tile.axis[dim]
+    shared = row is not None and dim == tile.dims[0]
+    if row is None or not shared or row.in_parts:
+        axis += shared  # the first axis of a row in parts is that of the thread blocks
+        expression = f"tl.reduce({expression}, {axis}, {NAN_MAX})" if is_max else f"tl.sum({expression}, {axis})"
+        writer.helpers.update([NAN_MAX] if is_max else [])
+    if row is not None and shared:
+        helper = CLUSTER_MAX if is_max else CLUSTER_SUM
+        writer.helpers.add(helper)
+        expression = f"{helper}({expression}){'[:, None]' if row.in_parts else ''}"
+    return expression
 
 
 def write_reduction(writer: Writer, item: Node, value: int) -> None:
@@ -226,7 +234,7 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
         scores = counted
     highest = scores
     for dim in sorted(shift.reduced & set(x.dims), reverse=True):
-        highest = _largest(writer, highest, x.axis[dim])
+        highest = _reduced(writer, True, highest, x, dim)
     higher = row_maximum
     if phase is Phase.LOOP:
         shape = tuple(x.padded[dim] for dim in x.dims if dim in shift.kept)

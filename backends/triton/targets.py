@@ -30,7 +30,8 @@ TARGETS = {
 }
 
 _CLUSTERS = ("sm_90", "sm_100")
-_CLUSTER_TRITON = (3, 7)  # the first version that reduces over the blocks of a cluster
+_CLUSTER_TRITON = (3, 6)  # the first version whose clusters were tried
+_SHARED_LOOP_TRITON = (3, 7)  # the first version that reduces over the thread blocks of a cluster
 
 DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
 """The targets on which a kernel may start while the one before it ends."""
@@ -44,14 +45,29 @@ def why_no_clusters(target: str) -> str | None:
     return None if carries_clusters() else why_triton_has_none()
 
 
+def why_no_shared_loops(target: str) -> str | None:
+    """Why the thread blocks of a cluster can share no loop, as `why_no_clusters`."""
+    return why_no_clusters(target) or (None if carries_clusters() else why_triton_shares_no_loop())
+
+
 @cache
 def why_triton_has_none() -> str | None:
     """Why Triton compiles no clusters; None if it does."""
-    wanted = ".".join(map(str, _CLUSTER_TRITON))
+    return _why_too_old("clusters", _CLUSTER_TRITON)
+
+
+@cache
+def why_triton_shares_no_loop() -> str | None:
+    """Why Triton compiles no loop that a cluster shares; None if it does."""
+    return _why_too_old("loops that a cluster shares", _SHARED_LOOP_TRITON)
+
+
+def _why_too_old(what: str, first: tuple[int, int]) -> str | None:
+    wanted = ".".join(map(str, first))
     try:
         version = metadata.version("triton")
     except metadata.PackageNotFoundError:
-        return f"clusters need Triton {wanted}; there is none"
-    if tuple(map(int, version.split(".")[:2])) < _CLUSTER_TRITON:
-        return f"clusters need Triton {wanted} or later, got {version}"
+        return f"{what} need Triton {wanted}; there is none"
+    if tuple(map(int, version.split(".")[:2])) < first:
+        return f"{what} need Triton {wanted} or later, got {version}"
     return None

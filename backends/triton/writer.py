@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from mirage_eg.backends.triton.byte_casts import byte_cast, is_byte_cast
+from mirage_eg.backends.triton.clusters import SharedRow
 from mirage_eg.backends.triton.kernel_binaries import FULL, SizedTiles, sized_tiles_of
 from mirage_eg.backends.triton.op_table import triton_type
 from mirage_eg.backends.triton.safe_exp import SafeExponential
@@ -50,6 +51,7 @@ class Writer:
     masked: set[SizedTiles] = field(default_factory=set)  # those of masks that are written
     numbers: dict[int, list[str]] = field(default_factory=dict)  # of a tile that is loaded number by number
     halves: frozenset[int] = frozenset()  # values that are computed in float16
+    row: SharedRow | None = None  # that the thread blocks of a cluster hold
 
     def say(self, phase: Phase, line: str) -> None:
         """Append a line before, in or after the loop."""
@@ -65,7 +67,10 @@ class Writer:
 
     def new_tile(self, value: int, name: str, dtype: DType, zero: frozenset[int] = frozenset(), finite: bool = False) -> Tile:
         """Record the tile of a value; without padding its zero and finite dims are all of them."""
-        tile = Tile(name, dtype, self.graph.types[value].shape, self.padded[value], ends=self.ends(value))
+        shape, padded = self.graph.types[value].shape, self.padded[value]
+        if self.row is not None:
+            shape, padded = self.row.shape_of(value, shape), self.row.shape_of(value, padded)
+        tile = Tile(name, dtype, shape, padded, ends=self.ends(value))
         tile = replace(tile, zero=zero & tile.ragged, finite=finite or not tile.ragged)
         if prod(tile.padded) > MAX_TILE:
             raise UnsupportedError(

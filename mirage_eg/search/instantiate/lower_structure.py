@@ -13,7 +13,7 @@ from math import ceil, prod
 from mirage_eg.backends.cost.block_cost import block_work, crosses_warps
 from mirage_eg.backends.cost.liveness import computes_behind, live_bytes, multiplies_tiles
 from mirage_eg.backends.cost.registers import threads_for
-from mirage_eg.backends.triton.clusters import is_of_one_row, shapes_in_thread_block
+from mirage_eg.backends.triton.clusters import shapes_in_thread_block, shared_row
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write
@@ -159,8 +159,11 @@ def _with_threads(block: Graph) -> Graph:
         held = block_work(block).held * (2 if computes_behind(block) else 1)
         return block.in_threads(threads_for(held, block.threads), block.cluster)
     live, threads = live_bytes(block), block.threads
-    if live > TileLimits().capacity(rows=True) and is_of_one_row(block):
+    clusters: list[Graph] = []
+    if live > TileLimits().capacity(rows=True):
         clusters = [block.in_threads(threads, 1 << power) for power in range(1, SEARCH.longest_cluster.bit_length())]
+        clusters = [each for each in clusters if shared_row(each) is not None]
+    if clusters:
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
         live = live_bytes(block)
     primitive = expanded(block)

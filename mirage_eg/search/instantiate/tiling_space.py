@@ -72,7 +72,7 @@ def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, f
             del options[1][SEARCH.combining_tilings :]
             choices += [pair for pair in pairs if pair[1] not in options[1]]
         choices += product(*options)
-    if len(kernels) == 1 and limits.cluster > 1:
+    if len(kernels) == 1 and limits.cluster > 1 and limits.shares_loops:
         choices += ((clustered,) for (tiling,) in [*choices] for clustered in _in_clusters(kernels[0], tiling, limits))
     return choices
 

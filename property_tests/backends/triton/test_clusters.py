@@ -1,6 +1,7 @@
 """Clusters: thread blocks that hold a row together, from the search to the launch; all else refuses them in one line."""
 
 import ctypes
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -23,7 +24,12 @@ from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.schedule import Schedule
 from mirage_eg.backends.triton.shared_memory import lower_bound
-from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
+from mirage_eg.backends.triton.targets import (
+    why_no_clusters,
+    why_no_shared_loops,
+    why_triton_has_none,
+    why_triton_shares_no_loop,
+)
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
@@ -39,6 +45,7 @@ from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.whole_loops import with_whole_loops
+from mirage_eg.search.partition.segment_search import tile_limits
 from mirage_eg.search.structure import AnyStructure, Structure, in_loop
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -183,6 +190,65 @@ def test_it_compiles_to_a_reduction_through_distributed_shared_memory() -> None:
     assert ".reqnctapercluster 4" in kernel.asm["ptx"] and "ld.shared::cluster" in kernel.asm["ptx"]
 
 
+def group_norm(channels: int, cluster: int) -> Graph:
+    """Groups of channels of 1,000 entries, one in each cluster; the third result is the root of the variance."""
+    program = mi.new_kernel_graph()
+    x, weight = program.new_input((3, channels, 1000), name="X"), program.new_input((channels, 1), name="W")
+    block = mi.new_threadblock_graph((3,), (128, 1, 1), cluster=cluster)
+    tile, factor = block.new_input(x, (0,)), block.new_input(weight, (-1,))
+    difference = tile - block.mean(block.mean(tile, 2), 1)
+    root = block.sqrt(block.mean(block.mean(block.square(difference), 2), 1))
+    block.new_output(difference * (factor / root), (0,))
+    block.new_output(root, (0,))
+    for name, result in zip("OR", program.customized([x, weight], block), strict=True):
+        program.mark_output(result, name=name)
+    return program.graph()
+
+
+@pytest.mark.parametrize(("channels", "cluster"), [(1, 4), (4, 4), (8, 8), (1, 16)])
+def test_a_total_is_that_of_the_row_in_each_thread_block(run_program: RunProgram, channels: int, cluster: int) -> None:
+    x, weight = (np.random.default_rng(0).normal(size=shape) for shape in ((3, channels, 1000), (channels, 1)))
+    got, root = run_program(emit(group_norm(channels, cluster)), [x, weight])
+    x, weight = x.astype(np.float16).astype(np.float64), weight.astype(np.float16).astype(np.float64)
+    wanted = np.sqrt(x.var((1, 2), keepdims=True))
+    np.testing.assert_allclose(root, wanted, rtol=2e-3)
+    np.testing.assert_allclose(got, (x - x.mean((1, 2), keepdims=True)) * weight / wanted, rtol=1e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("graph", [in_clusters(4, 8192, 4), in_clusters(4, 1000, 16), group_norm(1, 4), group_norm(8, 8)])
+def test_each_thread_block_reduces_its_part_of_a_row(graph: Graph) -> None:
+    """Triton 3.6 compiles no reduction of a tile of one dim in a cluster, and none over its thread blocks."""
+    with loaded(emit(graph)) as module:
+        [(record, kernel)] = compile_module(module, "sm_90")
+    code, cluster = kernel.asm["ttgir"], graph.blocks[0].cluster
+    reduced = re.findall(r"\}\) : \(tensor<(\d+)x(\d+)xf32, (#\w+)>\) -> tensor<", code)
+    axes = re.findall(r'"tt.reduce"\(.*?\) <\{axis = (\d) ', code)
+    assert record.ok and len(reduced) == len(axes) == code.count('"tt.reduce"') > 0 and set(axes) == {"1"}
+    steps = [[1 << power, 0] for power in range(cluster.bit_length() - 1)]
+    for parts, _, layout in reduced:
+        assert int(parts) == cluster and re.search(rf"^{layout} = .*CGALayout = {re.escape(str(steps))}", code, re.MULTILINE)
+    assert kernel.asm["ptx"].count("mapa.shared::cluster") == len(reduced) == 2
+
+
+@pytest.mark.parametrize(("layout", "problem"), [("[[1, 0], [2, 0]]", False), ("[[0, 1], [0, 2]]", True), ("[[1, 0]]", True)])
+def test_a_reduction_over_other_parts_than_those_of_thread_blocks_is_refused(layout: str, problem: bool) -> None:
+    tile = "tensor<4xf32, #ttg.slice<{dim = 1, parent = #blocked}>>"
+    code = f"#blocked = #ttg.blocked<{{order = [1, 0], CGALayout = {layout}}}>\n"
+    code += f'%s = tt.elementwise_inline_asm "barrier.cluster.arrive" {{pure = false}} %p : {tile} -> {tile} loc(#loc9)\n'
+    assert ("other parts of 4 elements" in (find_miscompilation(code) or "")) is problem
+
+
+def test_a_cluster_shares_no_row_beside_another() -> None:
+    program = mi.new_kernel_graph()
+    x, w = program.new_input((8, 64), name="X"), program.new_input((64,), name="W")
+    block = mi.new_threadblock_graph((2,), cluster=4)
+    block.new_output(block.sum(block.new_input(x, (0,)), 1) + block.sum(block.new_input(w, (-1,)), 0), (0,))
+    [result] = program.customized([x, w], block)
+    program.mark_output(result)
+    with pytest.raises(UnsupportedError, match="node 2: block: got a cluster of 4; wanted a row that is reduced"):
+        emit(program.graph())
+
+
 @pytest.mark.parametrize("row", [1024, 1000])
 def test_the_interpreter_runs_it(run_program: RunProgram, row: int) -> None:
     x = np.random.default_rng(0).normal(size=(4, row)).astype(np.float16)
@@ -297,12 +363,32 @@ def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: 
     with loaded(emit(in_clusters(4, 8192, 4))) as module:
         [(record, _)] = compile_module(module, "sm_80")
     assert not record.ok and record.error == "sm_80 has no thread block clusters; sm_90 and sm_100 have them"
-    monkeypatch.setattr(metadata, "version", lambda name: "3.6.0")
-    why_triton_has_none.cache_clear()
+    for why in (caches := (why_triton_has_none, why_triton_shares_no_loop)):
+        why.cache_clear()
     try:
-        assert why_no_clusters("sm_90") == "clusters need Triton 3.7 or later, got 3.6.0"
-    finally:
+        monkeypatch.setattr(metadata, "version", lambda name: "3.6.0")
+        assert why_no_clusters("sm_90") is None
+        assert why_no_shared_loops("sm_90") == "loops that a cluster shares need Triton 3.7 or later, got 3.6.0"
+        limits = tile_limits(DEVICES["H200"])
+        assert (limits.cluster, limits.shares_loops) == (16, False)
         why_triton_has_none.cache_clear()
+        monkeypatch.setattr(metadata, "version", lambda name: "3.5.1")
+        assert why_no_clusters("sm_90") == "clusters need Triton 3.6 or later, got 3.5.1"
+    finally:
+        for why in caches:
+            why.cache_clear()
+
+
+def test_a_triton_that_shares_no_loop_compiles_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mirage_eg.backends.triton.compile.why_triton_shares_no_loop", lambda: "too old")
+    for source, problem in ((emit(in_clusters(4, 8192, 4)), None), (emit(in_shared_loop(2)), "too old")):
+        with loaded(source) as module:
+            [(record, _)] = compile_module(module, "sm_90")
+        assert record.error == problem
+    limits = TileLimits(cluster=16, shares_loops=False)
+    program, axes, plans = structures(attention())
+    singles = [Instantiation(plan, program, axes, limits) for plan in plans if isinstance(plan, Structure)]
+    assert {tiling.cluster for space in singles for [tiling] in space.tilings()} == {1}
 
 
 def test_the_launch_tells_the_driver_the_cluster() -> None:
