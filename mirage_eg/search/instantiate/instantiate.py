@@ -26,6 +26,7 @@ from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import ElementTypeError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.cost_bound import CostBound
@@ -152,7 +153,7 @@ class _KnownKernel(NamedTuple):
     is_primitive: bool
     orders: Orders
 
-    def threads(self, shapes: Sequence[Sequence[int]]) -> int:
+    def threads(self, shapes: Sequence[Shape]) -> int:
         """The threads of a block with tiles of these shapes; the most where it has a tl.dot."""
         block = self.outline.block
         return MOST_THREADS if multiplies_tiles(block) else threads_of_rows(block, self.live.nbytes(shapes), shapes)
