@@ -173,15 +173,16 @@ def _with_threads(block: Graph) -> Graph:
 
 def threads_of_rows(block: Graph, live: int, shapes: Sequence[Shape], threads: int = Graph.threads) -> int:
     """The threads of a block of primitive ops without tl.dot, whose tiles take so many bytes of registers: `threads`, or twice
-    as many; as few as hold the tiles where warps would share a reduction."""
+    as many; fewer that hold them where more than two warps would share a reduction."""
     has_products = any(item.kind is Kind.MATMUL for item in block.nodes)
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     while threads < WARP * MOST_WARPS and live > threads * most:
         threads *= 2
-    fewest = threads
-    while fewest > 2 * WARP and live <= fewest // 2 * SEARCH.live_bytes_of_few_threads:
-        fewest //= 2
-    return fewest if fewest < threads and not has_products and crosses_warps(block, shapes, threads) else threads
+    while not has_products and threads > 2 * WARP and crosses_warps(block, shapes, threads):
+        if live > threads // 2 * SEARCH.live_bytes_of_few_threads:
+            break
+        threads //= 2
+    return threads
 
 
 def _shape(dims: Dims, sizes: Sequence[int]) -> tuple[int, ...]:
