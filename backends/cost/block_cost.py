@@ -313,11 +313,7 @@ def work_of_tiles(
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
-                if item.kind is Kind.REDUCTION:
-                    tile = shapes[item.operands[0]]
-                    halvings = log2(min(WARP, power_of_two(tile[-1]))) if shape[-1] < tile[-1] else 0
-                    crossed = crossed_elements(tuple(tile), tuple(shape), item.size, threads)
-                    between_threads += (HALVING * halvings * elements + CROSSED * crossed) * times
+                between_threads += _between_threads(item, shapes, threads) * times
     arithmetic += 0 if ahead else between_threads  # four lanes have a row of a product
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     (once, steps), transposed = _sequential_reductions(block, shapes), _transposed_bytes(block, shapes)
@@ -329,6 +325,17 @@ def work_of_tiles(
     scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
     resident = min(resident_blocks(live_bytes, threads, loops=loop > 1), SHARED_MEMORY / max(1, transposed))
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
+
+
+def _between_threads(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> float:
+    """The operations of a reduction besides those within a thread; none of another op."""
+    if item.kind is not Kind.REDUCTION:
+        return 0.0
+    tile, result = shapes[item.operands[0]], shapes[item.value]
+    halvings = log2(min(WARP, power_of_two(tile[-1]))) if result[-1] < tile[-1] else 0
+    return HALVING * halvings * padded_elements(result) + CROSSED * crossed_elements(
+        tuple(tile), tuple(result), item.size, threads
+    )
 
 
 def crosses_warps(block: Graph, shapes: Sequence[Shape], threads: int) -> bool:

@@ -46,6 +46,6 @@ def {name}(x):
 
 
 CLUSTER_HELPERS: Mapping[str, str] = {
-    CLUSTER_SUM: _helper(CLUSTER_SUM, "sum", "add.f32"),
-    CLUSTER_MAX: _helper(CLUSTER_MAX, "maximum", "max.NaN.f32"),
+    CLUSTER_SUM: _helper(CLUSTER_SUM, "total", "add.f32"),
+    CLUSTER_MAX: _helper(CLUSTER_MAX, "largest one", "max.NaN.f32"),
 }

@@ -16,6 +16,8 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import REPLICATED, Node
+from mirage_eg.ir.op.elementwise import EXPONENTIALS
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 
@@ -67,7 +69,7 @@ def shared_row(block: Graph) -> SharedRow | None:
     extents = [[kind.shape[dim] for dim in real_dims(kind.shape)] for kind in graph.types]
     firsts = {first for first, *_ in filter(None, extents)}
     in_parts = len(firsts) == 1 and max(map(len, extents)) == 1 and power_of_two(min(firsts)) >= block.cluster
-    if not in_parts and (firsts != {block.cluster} or any(item.op == "exp" for item in graph.nodes)):
+    if not in_parts and (firsts != {block.cluster} or any(item.op in EXPONENTIALS for item in graph.nodes)):
         return None
     totals = dict[int, int]()
     for item, values in graph.numbered():
@@ -90,7 +92,7 @@ def _is_shared(graph: Graph, item: Node, value: int, totals: dict[int, int]) -> 
             if before:
                 [totals[value]] = before
             return len(source) - item["dim"] not in before
-        case Kind.REARRANGEMENT if item.op == "reshape":
+        case Kind.REARRANGEMENT if item.op in RESHAPES:
             if before:
                 totals[value] = min(*before, len(result))
             return result != () and [source[dim] for dim in real_dims(source)] == [result[dim] for dim in real_dims(result)]
