@@ -153,7 +153,7 @@ OF_A_BYTE = 7  # operations of such a conversion outside of products: the same c
 NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 ROWS_OF_WGMMA, OLDER = 64, 1.7
-"""Without wgmma tl.dot takes longer: of fewer rows, and in batches. 1,024 × 8,192 × 8,192 in float32 3,574 µs, 2,054 with it."""
+"""Without wgmma tl.dot takes longer: of few rows, and in batches. 1,024 × 8,192 × 8,192 in float32 3,574 µs, 2,054 with it."""
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 LAST_BLOCK, LAST_ITERATION = 0.5, 1.0
