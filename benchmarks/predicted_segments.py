@@ -81,7 +81,8 @@ def measured() -> Iterator[Measured]:
 
 
 def program_of(path: Path, dtype: Any) -> Graph | None:
-    """The only segment of a problem at its own size, whose weights may change; None where it has several."""
+    """The only segment of a problem at its own size, whose weights may change; None where it has several, or needs a number of
+    a tensor, which has none here."""
     space: dict[str, Any] = {"__name__": path.stem}
     torch.set_default_dtype(dtype)
     try:
@@ -92,6 +93,10 @@ def program_of(path: Path, dtype: Any) -> Graph | None:
                 it.to(dtype) if isinstance(it, torch.Tensor) and it.is_floating_point() else it for it in space["get_inputs"]()
             ]
             found = import_program(torch.export.export(model, tuple(given))).segments
+    except RuntimeError as error:
+        if "tensor subclasses" not in str(error):
+            raise
+        return None
     finally:
         torch.set_default_dtype(torch.float32)
     if len(found) != 1:

@@ -277,9 +277,8 @@ def work_of_tiles(
 ) -> BlockWork:
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
-    loaded = flops = arithmetic = functions = staged = 0.0
+    loaded = flops = arithmetic = functions = staged = between_threads = 0.0  # the last: of reductions that threads share
     wasted, ahead, waited = _wasted_by_stores(block, shapes, orders), False, False
-    between_threads = 0.0  # operations of reductions that several threads share
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
         shape, times = shapes[item.value], iterations if item.looped else 1
@@ -295,8 +294,8 @@ def work_of_tiles(
                 left, right = (shapes[i] for i in item.operands)
                 (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
                 if matmul_form(left, right) is MatmulForm.DOT:
-                    older = OLDER if prod(batch) > 1 or m < ROWS_OF_WGMMA else 1.0
-                    flops += int(tile_flops(prod(batch), m, n, k) * times * slowdown(item.product) * older)
+                    slower = slowdown(item.product) * (OLDER if prod(batch) > 1 or m < ROWS_OF_WGMMA else 1.0)
+                    flops += int(tile_flops(prod(batch), m, n, k) * times * slower)
                     ahead |= item.looped
                     results += result_bytes(padded_elements((*batch, m, n)))
                     if is_narrow(item.product) or item.product.itemsize == 1:

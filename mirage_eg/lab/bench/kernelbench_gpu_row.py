@@ -90,14 +90,13 @@ def run_problem(path: Path, name: str, options: KernelBenchOptions) -> Iterator[
     on_gpu = options.device == "cuda"
     if on_gpu:
         autotune_in_turn()
-    row = GpuRow(
-        problem=name, dtype=options.dtype, device=torch.cuda.get_device_name() if on_gpu else "cpu", versions=_versions()
-    )
+    device = torch.cuda.get_device_name() if on_gpu else "cpu"
+    row = GpuRow(problem=name, dtype=options.dtype, device=device, versions=_versions())
     yield row
     loaded = load(path, options)
     contest = Contestants(loaded, {EAGER: loaded.model})
-    turn = gpu_turn if on_gpu else nullcontext  # what runs here would be in the times of others
-    with turn():
+    turn = gpu_turn if on_gpu else nullcontext
+    with turn():  # else it would be in the times of others
         row = replace(row, stage=Stage.EAGER, call_seconds=contest.called(EAGER))
     yield row
     settings = {name: getattr(options, name) for name in ("budget", "tune", "min_ops")} | {"not_finite": "lose"}
