@@ -75,6 +75,12 @@ def slowdown(dtype: DType) -> float:
     return 1.0 if dtype.itemsize <= 2 else 10.6
 
 
+def without_wgmma(batched: bool, rows: int) -> float:
+    """How much slower tl.dot is in a batch, or of few rows: 1,024 × 8,192 × 8,192 in float32 took 3,574 µs in a batch, 2,054
+    with wgmma."""
+    return 1.7 if batched or rows < 64 else 1.0
+
+
 def cost_of_times(times: dict[str, float], dram: int, flops: int, launch_us: float) -> Cost:
     """The cost of a kernel whose resources are busy for these seconds."""
     slowest = max(times, key=times.__getitem__)
@@ -152,8 +158,6 @@ SHARED_MEMORY = 227 << 10  # bytes of a block
 OF_A_BYTE = 7  # operations of such a conversion outside of products: the same columns times one row took 40 to 47 µs
 NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
-ROWS_OF_WGMMA, OLDER = 64, 1.7
-"""Without wgmma tl.dot takes longer: of few rows, and in batches. 1,024 × 8,192 × 8,192 in float32 3,574 µs, 2,054 with it."""
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
 RESIDENT = 4  # blocks of a multiprocessor that hide each other's latency
 LAST_BLOCK, LAST_ITERATION = 0.5, 1.0
@@ -294,7 +298,7 @@ def work_of_tiles(
                 left, right = (shapes[i] for i in item.operands)
                 (*batch, m, n), k = matmul_shape([left, right], {}), left[-1]
                 if matmul_form(left, right) is MatmulForm.DOT:
-                    slower = slowdown(item.product) * (OLDER if prod(batch) > 1 or m < ROWS_OF_WGMMA else 1.0)
+                    slower = slowdown(item.product) * without_wgmma(prod(batch) > 1, m)
                     flops += int(tile_flops(prod(batch), m, n, k) * times * slower)
                     ahead |= item.looped
                     results += result_bytes(padded_elements((*batch, m, n)))

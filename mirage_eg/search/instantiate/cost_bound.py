@@ -18,6 +18,7 @@ from mirage_eg.backends.cost.block_cost import (
     shared_loop_us,
     slowdown,
     tile_flops,
+    without_wgmma,
 )
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share
@@ -171,12 +172,13 @@ class CostBound:
         live = self.live(tiling)
         loop = tiling.loop if live == 1 else tiling.loop * live
         whole, piece = tiling.tiles
-        elements = []  # of every tile
+        elements, dims = [], []  # of every tile
         for axes, cut in self._tiles:
             product, of = 1, piece if cut else whole
             for axis in axes:
                 product *= of[axis]
             elements.append(product)
+            dims.append(sum([of[axis] > 1 for axis in axes]))
         loaded = sum([elements[tile] * size * (loop if loops else 1) for tile, size, loops in self._loads])
         flops = arithmetic = functions = staged = 0.0
         share = OF_FIELDS if self._coarse is DType.uint8 else 1.0  # of the time of staging, at least
@@ -186,7 +188,9 @@ class CostBound:
             batch, m, k, n = (elements[tile] for tile in (product_of.batch, product_of.m, product_of.k, product_of.n))
             times = loop if product_of.loops else 1
             if matmul_form((batch, m, k), (batch, k, n)) is MatmulForm.DOT:
-                flops += int(tile_flops(batch, m, n, k) * times * slowdown(self._coarse))
+                is_batched = batch > 1 or max(dims[product_of.m], dims[product_of.n]) > 1
+                slower = slowdown(self._coarse) * without_wgmma(is_batched, m)
+                flops += int(tile_flops(batch, m, n, k) * times * slower)
                 ahead |= product_of.loops
                 is_scaled |= product_of.is_scaled
                 staged += sum([elements[tile] * self._coarse.itemsize * loop for tile in product_of.computed]) * share
