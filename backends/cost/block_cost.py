@@ -95,7 +95,7 @@ def block_cost(work: "BlockWork", blocks: int, loop: int, dram: int, device: Dev
     balance = blocks / device.multiprocessors / waves if waves > 1 else busy
     drawn = min(1.0, device.bandwidth_share * busy)
     times = {
-        "memory": (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
+        "memory": work.in_turn * (dram + min(dram, blocks * work.wasted)) / (device.memory_bandwidth * drawn),
         "cache": blocks * (work.loaded + work.wasted) / (device.cache_bandwidth * drawn),
         "matrix units": blocks * work.flops / (device.matrix_rate * balance),
         "arithmetic": blocks * work.arithmetic / (device.arithmetic_rate * balance),
@@ -168,6 +168,7 @@ Of 604 kernels of products with vectors in 24 groups, as tuning measured them on
 """
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
 SHARED_LOOP_US = 2.0  # a reduction over the cluster of a shared loop, for each doubling: attention on an H200
+IN_TURN = 1.25, 0.022  # and for each thread block: 1.2 to 1.4 times a copy in clusters of 4, 1.4 of 8, 1.5 to 1.7 of 16 (H200)
 CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
 
 
@@ -206,6 +207,7 @@ class BlockWork(NamedTuple):
     functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
     H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows. `resident`:
     blocks that a multiprocessor holds. `scaled`: the loop computes an operand of its products of loads, or has odd rows.
+    `in_turn`: how much longer memory takes since the thread blocks of a cluster load and store at the same time as each other.
     """
 
     loaded: int
@@ -226,6 +228,7 @@ class BlockWork(NamedTuple):
     alone: float = 0.0
     resident: float = inf
     scaled: bool = False
+    in_turn: float = 1.0
 
 
 def block_work(block: Graph, live: float = 1.0, orders: Orders = ()) -> BlockWork:
@@ -236,7 +239,10 @@ def block_work(block: Graph, live: float = 1.0, orders: Orders = ()) -> BlockWor
     block = expanded(block)
     work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, orders)
     work = shared(work, busy_blocks(block)) if block.loop == 1 else work
-    return work._replace(combining_us=_combining_us(block)) if block.cluster > 1 else work
+    if block.cluster == 1:
+        return work
+    in_turn = 1.0 if block.loop > 1 else IN_TURN[0] + IN_TURN[1] * block.cluster
+    return work._replace(combining_us=_combining_us(block), in_turn=in_turn)
 
 
 def _combining_us(block: Graph) -> float:
