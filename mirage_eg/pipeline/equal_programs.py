@@ -57,10 +57,13 @@ class EqualPrograms:
         )
 
 
-def search_equal_programs(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
-    """Search the programs that are equal to that of a run, whose primitive form the partitioner has searched."""
+def search_equal_programs(run: Run, given: ProgramSearch, partitioner: Partitioner, unmerged: Graph) -> EqualPrograms:
+    """Search the programs that are equal to that of a run, whose primitive form the partitioner has searched.
+
+    `unmerged`: this form with a reduction for each dim, as laws have them.
+    """
     split = _search_split_statistics(run, given, partitioner)
-    return split.joined(_search_rewritten(run, given, partitioner, _best_us(split.candidates)))
+    return split.joined(_search_rewritten(run, given, partitioner, unmerged, _best_us(split.candidates)))
 
 
 def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partitioner) -> EqualPrograms:
@@ -76,7 +79,9 @@ def _search_split_statistics(run: Run, given: ProgramSearch, partitioner: Partit
     return replace(found, notes=(*found.notes, note))
 
 
-def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner, other_us: float) -> EqualPrograms:
+def _search_rewritten(
+    run: Run, given: ProgramSearch, partitioner: Partitioner, unmerged: Graph, other_us: float
+) -> EqualPrograms:
     """Rewrite the program of a run, and search what may be faster than its µGraphs as written, the library form and `other_us`.
 
     The segments of the program as written have prices, and so have those of each rewritten program that is searched; this
@@ -87,12 +92,13 @@ def _search_rewritten(run: Run, given: ProgramSearch, partitioner: Partitioner, 
         return EqualPrograms()
     with run.watch.stage("rewrite"):
         keeps = run.options.undefined_in(run.program) == "keep"
-        equal = substitutions(run.program, given.primitive, run.device, partitioner.find, keeps)
+        equal = substitutions(run.program, unmerged, run.device, partitioner.find, keeps)
     result = EqualPrograms()
     if equal is None:
         return result
     extraction = equal.extraction
-    extraction.add(given.primitive, extraction.terms_of_given(), given.plans.partition.searched)
+    if unmerged == given.primitive:
+        extraction.add(unmerged, extraction.terms_of_given(), given.plans.partition.searched)
     as_written_us = _best_us([*given.candidates, (_library(run, run.program),)])
     best_us = min(as_written_us, other_us)
     seen: list[Graph] = []
