@@ -49,7 +49,7 @@ def test_the_sum_of_a_product_is_a_product_with_a_sum_of_weights() -> None:
     assert best.predicted_us < 0.7 * searched(False).candidates[0].predicted_us
 
 
-def test_the_mean_of_a_transposed_convolution_collapses_where_reductions_are_merged() -> None:
+def test_a_mean_of_a_transposed_convolution_collapses() -> None:
     """The laws have a reduction for each dim. KernelBench's problem 44 of level 2: 46 µs, as written 460."""
     graph = new_kernel_graph()
     x, w = graph.new_input((16, 64, 64, 64), "float32"), graph.new_input((64, 128, 3, 3), "float32")
