@@ -81,8 +81,7 @@ def measured() -> Iterator[Measured]:
 
 
 def program_of(path: Path, dtype: Any) -> Graph | None:
-    """The only segment of a problem at its own size, whose weights may change; None where it has several, or needs a number of
-    a tensor, which has none here."""
+    """The only segment of a problem at its own size, whose weights may change; None where it has several."""
     space: dict[str, Any] = {"__name__": path.stem}
     torch.set_default_dtype(dtype)
     try:
@@ -92,11 +91,8 @@ def program_of(path: Path, dtype: Any) -> Graph | None:
             given = [
                 it.to(dtype) if isinstance(it, torch.Tensor) and it.is_floating_point() else it for it in space["get_inputs"]()
             ]
-            found = import_program(torch.export.export(model, tuple(given))).segments
-    except RuntimeError as error:
-        if "tensor subclasses" not in str(error):
-            raise
-        return None
+            exported = torch.export.export(model, tuple(given))
+        found = import_program(exported).segments  # constants have numbers outside
     finally:
         torch.set_default_dtype(torch.float32)
     if len(found) != 1:

@@ -76,8 +76,8 @@ def slowdown(dtype: DType) -> float:
 
 
 def without_wgmma(batched: bool, rows: int) -> float:
-    """How much slower tl.dot is in a batch, or of few rows: 1,024 × 8,192 × 8,192 in float32 took 3,574 µs in a batch, 2,054
-    with wgmma."""
+    """How much slower tl.dot is in a batch, or of few rows: 1,024 × 8,192 × 8,192 in float32 took 3,574 µs in a batch on an
+    H200, 2,054 with wgmma (Triton 3.6)."""
     return 1.7 if batched or rows < 64 else 1.0
 
 
@@ -207,7 +207,7 @@ class BlockWork(NamedTuple):
     functions in it, other than the exponentials of an attention: a product of 69 GFLOP with a gelu before it took 234 µs on an
     H200, and 87 without. `alone`: products of an iteration that each warp computes, in an attention of few rows. `resident`:
     blocks that a multiprocessor holds. `scaled`: the loop computes an operand of its products of loads, or has odd rows.
-    `in_turn`: how much longer memory takes since the thread blocks of a cluster load and store at the same time as each other.
+    `in_turn`: how much longer memory takes where the thread blocks of a cluster all load, and then all store.
     """
 
     loaded: int
@@ -345,15 +345,16 @@ def _between_threads(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> 
         return 0.0
     tile, result = shapes[item.operands[0]], shapes[item.value]
     halvings = log2(min(WARP, power_of_two(tile[-1]))) if result[-1] < tile[-1] else 0
-    return HALVING * halvings * padded_elements(result) + CROSSED * crossed_elements(
-        tuple(tile), tuple(result), item.size, threads
-    )
+    return HALVING * halvings * padded_elements(result) + CROSSED * _crossed(item, shapes, threads)
 
 
 def crosses_warps(block: Graph, shapes: Sequence[Shape], threads: int) -> bool:
-    """Whether several warps share the dim of a reduction, which is not the last of its tile."""
-    reductions = ((item, shapes[item.operands[0]]) for item in _tile_ops(block) if item.kind is Kind.REDUCTION)
-    return any(crossed_elements(tuple(tile), tuple(shapes[item.value]), item.size, threads) for item, tile in reductions)
+    """Whether more than two warps share the dim of a reduction, which is not the last of its tile."""
+    return any(_crossed(item, shapes, threads) for item in _tile_ops(block) if item.kind is Kind.REDUCTION)
+
+
+def _crossed(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> int:
+    return crossed_elements(tuple(shapes[item.operands[0]]), tuple(shapes[item.value]), item.size, threads)
 
 
 def _stores(block: Graph) -> Iterable[tuple[int, TensorType]]:

@@ -19,7 +19,7 @@ _VECTOR = 16  # bytes
 
 @lru_cache(maxsize=1 << 16)
 def crossed_elements(tile: Shape, result: Shape, size: int, threads: int) -> int:
-    """The elements that all warps pass, of so many bytes where the tile is loaded; 0 of two warps, which wait for memory."""
+    """The elements that all warps pass, of so many bytes where the tile is loaded; 0 where no more than two share the dim."""
     reduced = next((dim for dim, (own, left) in enumerate(zip(tile, result, strict=True)) if left < own), None)
     last = max((dim for dim, extent in enumerate(tile) if extent > 1), default=None)
     if reduced is None or reduced == last or last is None:

@@ -18,7 +18,6 @@ from typing import Any
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS, Bound, bounded_ptxas
 from mirage_eg.backends.triton.carried_kernels import RESOURCES, CarriedKernel, carried_kernel, key_of
-from mirage_eg.backends.triton.cluster_helpers import CLUSTER_HELPERS
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
@@ -238,8 +237,8 @@ def _compile(
 
 def _why_no_cluster(text: CompiledText, target: str) -> str | None:
     """Why Triton cannot compile a kernel in a cluster; None if it can."""
-    has_row = any(helper in text.source.fn.src for helper in CLUSTER_HELPERS)
-    return why_no_clusters(target) or why_triton_has_none() or (None if has_row else why_triton_shares_no_loop())
+    shares_loop = "\n    for " in text.source.fn.src
+    return why_no_clusters(target) or why_triton_has_none() or (why_triton_shares_no_loop() if shares_loop else None)
 
 
 def _one_line(error: BaseException) -> str:

@@ -208,10 +208,11 @@ def _with_known_mask(call: Call, scores: Any, mask: Any, x: Tensor) -> Tensor | 
     one = known_mask(call, mask, *x.shape[-2:]) if shown.shape == x.shape and last else None
     if one is None:
         return None
-    result = call.graph.softmax(cast(shown, call.result.dtype), last, *(() if one.indicator is None else (one.indicator,)))
-    if one.shown or one.indicator is None:
-        return result
-    return call.graph.where(call.graph.max(one.indicator, 1), result, 0)
+    wide = cast(shown, call.result.dtype)
+    if one.indicator is None:
+        return call.graph.softmax(wide, last)
+    result = call.graph.softmax(wide, last, one.indicator)
+    return result if one.shown else call.graph.where(call.graph.max(one.indicator, 1), result, 0)
 
 
 def _is_hidden(call: Call, x: Tensor, dim: int) -> Tensor:

@@ -206,10 +206,10 @@ def search_region(
 def _search(run: Run, known: Sequence[KnownSegment] = ()) -> tuple[RegionSearch, Partitioner]:
     simplified, primitive = _in_primitive_ops(run)
     search, partitioner = search_program(run, primitive, known=known)  # search, instantiate, kernels
-    if known:
-        return RegionSearch(simplified, search, EqualPrograms()), partitioner
-    unmerged = drop_shifts(simplified.after)
-    return RegionSearch(simplified, search, search_equal_programs(run, search, partitioner, unmerged)), partitioner  # rewrite
+    equal = EqualPrograms()
+    if not known:
+        equal = search_equal_programs(run, search, partitioner, drop_shifts(simplified.after))  # rewrite, and these again
+    return RegionSearch(simplified, search, equal), partitioner
 
 
 def _in_primitive_ops(run: Run) -> tuple[Simplification, Graph]:

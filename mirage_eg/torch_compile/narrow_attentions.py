@@ -15,7 +15,7 @@ from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.op.moves import PLAIN_VIEWS, RESHAPES, VIEWS_OF_ALL
 from mirage_eg.ir.shapes import Shape
 
-_MOVED = PLAIN_VIEWS | VIEWS_OF_ALL  # with factors, the ops that a cast may move past
+_MOVED = PLAIN_VIEWS | VIEWS_OF_ALL  # ops that a cast may move past
 
 
 def with_narrow_attentions(program: Graph) -> Graph:
@@ -63,11 +63,9 @@ def _of_one_batch(program: Graph, attention: LibraryAttention) -> set[int]:
     for value in found:
         item = program.node_of[value]
         shapes = [program.types[value].shape, *(program.types[operand].shape for operand in item.operands)]
-        if (
-            item.op not in RESHAPES
-            or shapes[0][-2:] != shapes[1][-2:]
-            or (value not in behind and len(program.readers[value]) > 1)
-        ):
+        if item.op not in RESHAPES or shapes[0][-2:] != shapes[1][-2:]:
+            return set()
+        if value not in behind and len(program.readers[value]) > 1:
             return set()
         batches.update(shape[:-2] for shape in shapes if len(shape) > 3)
     return found if len(batches) == len(behind) == 1 else set()

@@ -178,9 +178,10 @@ def threads_of_rows(block: Graph, live: int, shapes: Sequence[Shape], threads: i
     most = SEARCH.live_bytes_of_row if has_products else SEARCH.live_bytes_of_thread
     while threads < WARP * MOST_WARPS and live > threads * most:
         threads *= 2
-    while not has_products and threads > 2 * WARP and crosses_warps(block, shapes, threads):
-        if live > threads // 2 * SEARCH.live_bytes_of_few_threads:
-            break
+    if has_products:
+        return threads
+    fewest = max(2 * WARP, live / SEARCH.live_bytes_of_few_threads)
+    while threads // 2 >= fewest and crosses_warps(block, shapes, threads):
         threads //= 2
     return threads
 

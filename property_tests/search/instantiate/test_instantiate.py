@@ -158,7 +158,7 @@ def test_bounds_know_short_rows_and_products_that_wait_for_functions(waits: bool
         instantiation = Instantiation(plan, program, axes)
         for choice in instantiation.choices(H100)[:24]:
             if (built := instantiation.take(choice)) is not None:
-                assert choice.us >= 0.6 * predict_us(built, H100)  # bounds know no warps that share a reduction
+                assert choice.us >= 0.7 * predict_us(built, H100)
 
 
 def test_a_constant_causal_mask_halves_the_iterations_that_are_counted() -> None:
