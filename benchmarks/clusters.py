@@ -1,16 +1,16 @@
-"""Long rows in one thread block, in a cluster, and in two launches: compiled here by the newest Triton, timed on another GPU.
+"""Long rows in one thread block, in a cluster, and in two launches: built here, timed on a machine with a GPU.
 
-    python benchmarks/clusters.py build FOLDER [PROGRAM…]                             Triton 3.7 or later, no GPU
-    python benchmarks/clusters.py measure FOLDER [--json FILE] [--cold] [PROGRAM…]    torch and a GPU, any Triton
+    python benchmarks/clusters.py build FOLDER [PROGRAM…]                             no GPU
+    python benchmarks/clusters.py measure FOLDER [--json FILE] [--cold] [PROGRAM…]    torch and a GPU
 
-`build` writes the emitted programs and a file of their kernels (`MIRAGE_EG_KERNELS`). `measure` loads them with the package's
-own launcher. Each form is checked in a process of its own: an illegal address names its kernel. Then the right forms of a
-program are timed in turn, in CUDA graphs. The reference is torch in float32; `torch` in the table is its function in float16.
+`build` writes the emitted programs that compile. `measure` runs them with the package's own launcher, by the Triton there:
+loops that a cluster shares need 3.7 or later. Each form is checked in a process of its own: an illegal address names its
+kernel. Then the right forms of a program are timed in turn, in CUDA graphs. The reference is torch in float32; `torch` in the
+table is its function in float16.
 """
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,8 +28,7 @@ from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.measure.timing import gpu_available, gpu_name, normal_inputs, time_alternately, timing_stream
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
-from mirage_eg.backends.triton.carried_kernels import VARIABLE, CarriedKernel, write_kernels
-from mirage_eg.backends.triton.compile import carried_kernels, loaded
+from mirage_eg.backends.triton.compile import compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import load_rules
@@ -194,22 +193,22 @@ def _forms(program: Program) -> Iterator[tuple[str, Graph]]:
 
 
 def build(folder: Path, names: list[str]) -> int:
-    """Compile all forms for the target, into `programs.jsonl` and `kernels.jsonl`."""
+    """Compile all forms for the target, into `programs.jsonl`."""
     folder.mkdir(parents=True, exist_ok=True)
-    kernels: list[CarriedKernel] = []
     forms: list[Form] = []
     for name in names:
         for label, graph in _forms(PROGRAMS[name]()):
             try:
                 source = emit(graph)
-                own = carried_kernels(source, TARGET)
+                own = compile_source(source, TARGET)
             except MirageError as problem:
                 print(f"{name}: {label}: {problem}", file=sys.stderr)
                 continue
-            kernels += own
+            if bad := [f"{kernel.kernel}: {kernel.error}" for kernel in own if not kernel.ok]:
+                print(f"{name}: {label}: {bad[0]}", file=sys.stderr)
+                continue
             forms.append(Form(name, label, source, [[kernel.registers, kernel.spills] for kernel in own]))
             print(f"{name}: {label}: registers and spills {forms[-1].resources}", flush=True)
-    write_kernels(folder / "kernels.jsonl", kernels)
     (folder / "programs.jsonl").write_text("".join(json.dumps(asdict(form)) + "\n" for form in forms), encoding="utf-8")
     return 0
 
@@ -284,7 +283,6 @@ def measure(folder: Path, names: list[str], cold: bool, path: Path | None) -> in
     if not gpu_available():
         print("clusters: no CUDA GPU is usable here; run it on a machine with one", file=sys.stderr)
         return 2
-    os.environ[VARIABLE] = str((folder / "kernels.jsonl").resolve())
     forms, device = _read(folder), gpu_name()
     places = [place for place, form in enumerate(forms) if form.program in names]
     with ThreadPoolExecutor(PROCESSES) as pool:

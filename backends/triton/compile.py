@@ -17,11 +17,10 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS, Bound, bounded_ptxas
-from mirage_eg.backends.triton.carried_kernels import RESOURCES, CarriedKernel, carried_kernel, key_of
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_triton_has_none, why_triton_shares_no_loop
+from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_no_shared_loops
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -120,26 +119,6 @@ def compile_module(module: ModuleType, target: str | Target, resources: bool = T
     return [_compile(name, text, device, resources) for name, text in texts.items()]
 
 
-def carried_kernels(source: str | Path, target: str, *, all_kernels: bool = True) -> list[CarriedKernel]:
-    """The kernels of an emitted program, or only those in clusters, to be written to a file and loaded on another machine.
-
-    Raises:
-        OptionError: an unknown target.
-        MirageError: a kernel that does not compile.
-    """
-    kernels = []
-    with loaded(source) as module:
-        for name, text in compiled_texts(module, target).items():
-            if all_kernels or text.options.get("num_ctas", 1) > 1:
-                record, kernel = _compile(name, text, target_of(target), resources=True)
-                if not record.ok:
-                    raise MirageError(f"{record.kernel}: {record.error}")
-                metadata = {name: getattr(kernel.metadata, name) for name in RESOURCES}
-                key = key_of(text.source, text.options, target)
-                kernels.append(CarriedKernel(key, metadata, record.registers, record.spills, kernel.asm["cubin"]))
-    return kernels
-
-
 def compile_kernel(source: str, name: str, target: str | Target, seconds: int, resources: bool = False) -> KernelCompile:
     """Compile one kernel of an emitted program, which is in Triton's cache then; ptxas has so many seconds of the processor."""
     with loaded(source) as module:
@@ -209,9 +188,6 @@ def _compile(
     started = time.perf_counter()
     target = device.name
     bound = Bound(most_seconds)
-    if (kernel := carried_kernel(key_of(text.source, text.options, target))) is not None:
-        seconds, shared = time.perf_counter() - started, kernel.metadata["shared"]
-        return KernelCompile(name, target, True, shared, kernel.registers, kernel.spills, None, seconds), kernel.compiled
     if text.options.get("num_ctas", 1) > 1 and (why := _why_no_cluster(text, target)) is not None:
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:
@@ -238,7 +214,7 @@ def _compile(
 def _why_no_cluster(text: CompiledText, target: str) -> str | None:
     """Why Triton cannot compile a kernel in a cluster; None if it can."""
     shares_loop = "\n    for " in text.source.fn.src
-    return why_no_clusters(target) or why_triton_has_none() or (why_triton_shares_no_loop() if shares_loop else None)
+    return why_no_shared_loops(target) if shares_loop else why_no_clusters(target)
 
 
 def _one_line(error: BaseException) -> str:

@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 
-from mirage_eg.backends.triton.carried_kernels import carries_clusters
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -38,16 +36,15 @@ DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
 
 
 def why_no_clusters(target: str) -> str | None:
-    """Why blocks cannot be clusters, whose thread blocks reduce through distributed shared memory; None if they can, or if a
-    file of kernels has some."""
+    """Why blocks cannot be clusters, whose thread blocks reduce through distributed shared memory; None if they can."""
     if target not in _CLUSTERS:
         return f"{target} has no thread block clusters; {' and '.join(_CLUSTERS)} have them"
-    return None if carries_clusters() else why_triton_has_none()
+    return why_triton_has_none()
 
 
 def why_no_shared_loops(target: str) -> str | None:
     """Why the thread blocks of a cluster can share no loop, as `why_no_clusters`."""
-    return why_no_clusters(target) or (None if carries_clusters() else why_triton_shares_no_loop())
+    return why_no_clusters(target) or why_triton_shares_no_loop()
 
 
 @cache

@@ -179,7 +179,6 @@ SNIPPETS = {  # python blocks that are not files for the commands of their page:
     ("docs/how_to/partial_equivalence.md", "mi."): "property_tests/cli/test_mutants.py",
     ("docs/how_to/running.md", "def cost(kernel)"): "property_tests/backends/cost/test_user_cost.py",
     ("docs/how_to/runtime.md", "# needs a GPU"): GPU,
-    ("docs/how_to/runtime.md", "write_kernels("): "property_tests/backends/triton/test_carried_kernels.py",
     ("docs/how_to/dynamic_sizes.md", "mi.superoptimize(graph, sizes="): "test_the_example_of_the_sizes_page_runs",
     ("docs/how_to/models.md", "mi.torch.explain(model, x)"): "test_the_example_of_the_models_page_runs",
     ("docs/how_to/testing.md", "def "): "property_tests/api/test_testing_page.py",

@@ -8,7 +8,6 @@ from typing import Any
 
 from mirage_eg.backends.cost.devices import closest_device
 from mirage_eg.backends.cost.user_cost import UserCost
-from mirage_eg.backends.triton.carried_kernels import carried_hash
 from mirage_eg.egraph.rule_files import chosen_files, text_hash
 from mirage_eg.ir.deadline import Deadline
 from mirage_eg.ir.errors import MirageError
@@ -74,10 +73,8 @@ def identity(name: str, program: Graph, options: Options) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python, this package and others that results depend on, and a hash of kernels of another machine."""
+    """The versions of Python, this package and others that results depend on."""
     own = {"python": platform.python_version(), "mirage-eg": __version__}
-    if (kernels := carried_hash()) is not None:
-        own["kernels"] = kernels
     return own | {package: str(installed_version(package)) for package in ("egglog", "numpy", "triton")}
 
 

@@ -380,7 +380,7 @@ def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: 
 
 
 def test_a_triton_that_shares_no_loop_compiles_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_eg.backends.triton.compile.why_triton_shares_no_loop", lambda: "too old")
+    monkeypatch.setattr("mirage_eg.backends.triton.targets.why_triton_shares_no_loop", lambda: "too old")
     for source, problem in ((emit(in_clusters(4, 8192, 4)), None), (emit(in_shared_loop(2)), "too old")):
         with loaded(source) as module:
             [(record, _)] = compile_module(module, "sm_90")
