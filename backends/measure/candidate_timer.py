@@ -5,7 +5,7 @@ A candidate that fails is an outcome, no exception; only a GPU context that is l
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import inf
+from math import inf, isnan, nan
 from statistics import geometric_mean, median
 from typing import Any
 
@@ -78,7 +78,7 @@ class EventDriver:
 ERROR_RATIO = 2  # a candidate may be this many times as wrong as the library form, as in the float check
 TOLERANCE = {"float16": 1e-2, "bfloat16": 6e-2, "float32": 1e-3, "float64": 1e-9}  # or so wrong, of the largest element
 TOLERANCE |= {"float8_e4m3fn": 2**-3, "float8_e5m2": 2**-2, "float8_e8m0fnu": 1}  # two neighbours
-MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong has overflown inside, and allows nothing
+MOST_WRONG = 0.1  # of the largest element: a library form that is more wrong is no measure, and allows nothing
 FIXED_SHAPES: Sequence[Sequence[Shape]] = ((),)  # of a program that takes no sizes
 MOST_DIFFERENT = 1e-2  # of whole numbers, such as places in an order: roundings decide between numbers that are nearly equal
 PART = 1 << 26  # elements that are compared at once
@@ -115,6 +115,11 @@ class _AtShapes:
     wanted: list[list[Any]] = field(default_factory=list)
     own_errors: list[list[float]] = field(default_factory=list)
 
+    def add(self, tensors: list[Any], wanted: list[Any], own_errors: list[float]) -> None:
+        self.tensors.append(tensors)
+        self.wanted.append(wanted)
+        self.own_errors.append(own_errors)
+
 
 class CandidateTimer:
     """The inputs of a program on the GPU, its float64 results, and the errors of its library form."""
@@ -128,9 +133,7 @@ class CandidateTimer:
             self._cases = [_AtShapes(each, tuple(tables_of(module, each).inputs.values())) for each in shapes]
             for case in self._cases:
                 for magnitude in module.MAGNITUDES:
-                    case.tensors.append(random_inputs(module, case.kinds, magnitude, seed))
-                    case.wanted.append([*module.reference(*case.tensors[-1])])
-                    case.own_errors.append(errors_of_form(module, case.tensors[-1], case.wanted[-1], case.shapes))
+                    case.add(*judging_inputs(module, case.kinds, magnitude, seed, case.shapes))
         free_cached_memory()
 
     def quick(self, source: str) -> Outcome:
@@ -255,6 +258,19 @@ def random_inputs(module: Any, kinds: Sequence[Kind], magnitude: float, seed: in
     return [tensor.to(getattr(torch, dtype)) for tensor, (_, dtype, _) in zip(tensors, kinds, strict=True)]
 
 
+def judging_inputs(
+    module: Any, kinds: Sequence[Kind], magnitude: float, seed: int, shapes: Sequence[Shape] = (), device: Any = "cuda"
+) -> tuple[list[Any], list[Any], list[float]]:
+    """Random inputs, their float64 results and the errors of the library form; smaller inputs where it is no measure."""
+    while True:
+        tensors = random_inputs(module, kinds, magnitude, seed, device)
+        wanted = [*module.reference(*tensors)]
+        errors = errors_of_form(module, tensors, wanted, shapes)
+        if magnitude <= 1 or not any(map(isnan, errors)):
+            return tensors, wanted, errors
+        magnitude /= 2
+
+
 def _laid_out(module: Any, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
     """The tensors with the strides that a candidate declares; those that it writes are copies."""
     import torch
@@ -269,9 +285,10 @@ def _laid_out(module: Any, kinds: Any, tensors: Sequence[Any]) -> list[Any]:
 
 
 def errors_of_form(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], shapes: Sequence[Shape] = ()) -> list[float]:
-    """The error of each result of the library form, in the program's types; 0 where it overflows, or does not run.
+    """The error of each result of the library form, in the program's types.
 
-    On large inputs the roundings of scores decide a softmax, and every order of the ops is about as wrong; of whole numbers,
+    It is no measure, and the error NaN, where it overflows, does not run or is more wrong than `MOST_WRONG`: on large inputs
+    roundings decide a softmax or what a clamp leaves, and every order of the ops is about as wrong. Of whole numbers,
     such as places in an order, most may be others then, which says nothing: the error is infinite. It is that with TF32 where
     torch's settings allow it, unless that alone is so wrong: then it is that without.
     """
@@ -290,23 +307,24 @@ def errors_of_form(module: Any, tensors: Sequence[Any], wanted: Sequence[Any], s
             with without_tf32():
                 results, wrong = found()
     except (TritonError, RuntimeError):  # this form is a candidate, too: the problem is reported there
-        return [0.0] * len(wanted)
+        return [nan] * len(wanted)
     errors = []
     for got, error in zip(results, wrong, strict=True):
         if got.is_floating_point():
             finite = all(bool(it.double().isfinite().all()) for it in in_parts(got))
-            errors.append(error if error <= MOST_WRONG and finite else 0.0)
+            errors.append(error if error <= MOST_WRONG and finite else nan)
         else:
             errors.append(error if error <= MOST_WRONG else inf)
     return errors
 
 
 def allowed_error(dtype: Any, own: float) -> float:
-    """The error that a result of a candidate may have, where that of the library form has `own`."""
+    """The error that a result of a candidate may have, where that of the library form has `own`; NaN allows nothing."""
     import torch
 
     if not dtype.is_floating_point:
         return max(MOST_DIFFERENT, ERROR_RATIO * own)
+    own = 0.0 if isnan(own) else own
     return max(TOLERANCE[str(dtype).removeprefix("torch.")], ERROR_RATIO * own + float(torch.finfo(dtype).eps))
 
 

@@ -1,6 +1,6 @@
 """How wrong a candidate may be when it is timed: by a tolerance, or by the program's own error in its types."""
 
-from math import inf
+from math import inf, isnan
 
 import pytest
 
@@ -11,6 +11,7 @@ from mirage_eg.backends.measure.candidate_timer import (
     TOLERANCE,
     allowed_error,
     errors_of_form,
+    judging_inputs,
     largest_errors,
 )
 from mirage_eg.backends.measure.tf32 import rounded_operands
@@ -64,11 +65,24 @@ def test_a_program_that_is_not_finite_or_does_not_run_allows_no_more() -> None:
     p = new_kernel_graph()
     p.mark_output(p.new_input((64, 64), name="X") @ p.new_input((64, 64), name="W"))
     with loaded(emit(p.graph(), program=p.graph())) as module:
-        tensors = [torch.full((64, 64), 300.0).half() for _ in range(2)]
-        assert errors_of_form(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
-        assert errors_of_form(module, [it / 100 for it in tensors], [torch.ones(64, 64).double()]) == [0.0]  # 576 in place of 1
+        tensors, wanted = [torch.full((64, 64), 300.0).half() for _ in range(2)], [torch.ones(64, 64).double()]
+        assert isnan(*errors_of_form(module, tensors, wanted))
+        assert isnan(*errors_of_form(module, [it / 100 for it in tensors], wanted))  # 576 in place of 1
         module.run = lambda *given: torch.ones(2) @ torch.ones(3)
-        assert errors_of_form(module, tensors, [torch.ones(64, 64).double()]) == [0.0]
+        [error] = errors_of_form(module, tensors, wanted)
+    assert isnan(error) and allowed_error(torch.float16, error) == TOLERANCE["float16"]
+
+
+def test_smaller_inputs_judge_where_the_library_form_is_no_measure() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.new_input((64, 64), "float32", name="X"))
+    with loaded(emit(p.graph(), program=p.graph())) as module:
+        module.run = lambda x: x * (2.0 if x.abs().max() > 20 else 1.001)
+        [x], _, [error] = judging_inputs(module, [((64, 64), "float32", (64, 1))], 8.0, 0, device="cpu")
+        assert 10 < x.abs().max() < 20 and error == pytest.approx(0.001, rel=0.1)
+        module.run = lambda x: x * 2.0
+        [x], _, [error] = judging_inputs(module, [((64, 64), "float32", (64, 1))], 8.0, 0, device="cpu")
+        assert x.abs().max() < 10 and isnan(error)
 
 
 def test_overflows_are_equal_and_no_number_is_infinitely_wrong() -> None:
