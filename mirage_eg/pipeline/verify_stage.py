@@ -87,7 +87,7 @@ def _check(
         run.watch.observer(STAGE, done * len(finalists) // total, 2 * len(finalists), "fields")
 
     tested = [verdict for verdict, _ in reference.check_all([entry.graph for entry in finalists], progress)]
-    verdicts = _with_proofs(run, reference.program, finalists, tested)
+    verdicts = _with_proofs(run, reference, primitive, finalists, tested)
     equal = [entry.graph for entry, verdict in zip(finalists, verdicts, strict=True) if verdict.equal]
 
     def progress_of_floats(done: int, total: int) -> None:
@@ -99,8 +99,15 @@ def _check(
     return [(verdict, next(checks) if verdict.equal else None) for verdict in verdicts], inside, reference.computed_on
 
 
-def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts of the tests with those proofs that are wanted."""
+def _with_proofs(
+    run: Run, reference: BlockReference, primitive: Graph, finalists: Sequence[Lowered], tested: Sequence[Verdict]
+) -> list[Verdict]:
+    """The verdicts of the tests with those proofs that are wanted.
+
+    The search proves µGraphs equal to the `primitive` program. Where the field alone differs, as it does for max(x + b) and
+    max(x) + b, tests of that program decide.
+    """
+    program = reference.program
     needed = [run.wanted.proofs or verdict.verdict is Equality.UNDECIDED for verdict in tested]
     if not any(needed):
         return [replace(verdict, unproved_because=NOT_WANTED) for verdict in tested]
@@ -115,7 +122,11 @@ def _with_proofs(run: Run, program: Graph, finalists: Sequence[Lowered], tested:
             continue
         in_time = prover.nodes <= HEURISTICS.proof_nodes and not until.passed()
         proof = prover.prove(entry.graph) if in_time else NOT_TRIED
-        verdicts.append(combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched))
+        combined = combine_evidence(verdict, f"candidate {position}", proof, entry.found.proved_by_search and searched)
+        by_search = rulebook.packaged and entry.found.proved_by_search and not proof.partial
+        if by_search and combined.differs_in_field_alone and reference.check(primitive).equal:
+            combined = replace(combined, verdict=Equality.EQUAL, difference=None)
+        verdicts.append(combined)
     return verdicts
 
 

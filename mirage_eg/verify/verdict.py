@@ -60,6 +60,11 @@ class Verdict:
     def equal(self) -> bool:
         return self.verdict is Equality.EQUAL
 
+    @property
+    def differs_in_field_alone(self) -> bool:
+        """Whether float64 was compared, and does not differ where the field does."""
+        return self.verdict is Equality.UNDECIDED and self.difference is not None and self.float_error is not None
+
     def worth_full_size(self, proved: bool) -> bool:
         """Whether a structure is verified at full size: it is equal, or undecided while the laws prove it."""
         return self.equal or (proved and self.verdict is Equality.UNDECIDED)

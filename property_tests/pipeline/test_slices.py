@@ -49,3 +49,26 @@ def test_slices_and_concatenations_are_no_kernels(run_program: RunProgram, name:
         assert worst(run_program(source, arrays), wanted) < 1e-4
         assert "torch.cat" not in source
         assert all("torch.matmul" in line for line in source.splitlines() if "contiguous" in line)  # no copy of a product
+
+
+def pooled_twice(size: int) -> Graph:
+    """Maxima of windows of 2, then of 3 after the last one is left out, of rows with a bias."""
+    p = new_kernel_graph()
+    rows = p.add(p.new_input((16, size), "float32", "X"), p.new_input((16, 1), "float32", "b"))
+    for window in (2, 3):
+        count = rows.shape[1] // window
+        windows = p.reshape(p.slice(rows, 1, 0, count * window), (16, count, window))
+        rows = p.reshape(p.max(windows, 2), (16, count))
+    p.mark_output(rows)
+    return p.graph()
+
+
+def test_laws_of_order_behind_a_partition_without_proof_are_tested() -> None:
+    program = pooled_twice(15)
+    result = optimize("pooled twice", program, Options(device="cpu", jobs=1, cache=False, top=2))
+    moved = [it for it in result.candidates if it.verdict.undecided_because is not None]
+    assert moved and result.candidates[0].fused
+    for candidate in moved:  # max(x) + b is in no field the maximum of x + b
+        assert candidate.verdict.equal and candidate.verdict.evidence == ("tested",)
+        [got], [wanted] = (evaluate(graph, inputs_of(program), FloatAlgebra()) for graph in (candidate.graph, program))
+        assert worst([got], [wanted]) < 1e-6
