@@ -134,14 +134,14 @@ class Workers:
         """The results of all items, each with its position, as they are finished.
 
         Without an executor they run here, sequentially, until processes are worth starting: with `at_once` they always are, if
-        there may be several. When `perf_counter` passes `until`, the results end; a process that is still at work when this
-        context ends is ended.
+        there may be several, and each item is sent alone. When `perf_counter` passes `until`, the results end; a process that
+        is still at work when this context ends is ended.
         """
         self._leave_ahead()
         left = list(range(len(items)))
         if self._given is None and not (at_once and self.count > 1):
             left = yield from self._run_here(function, common, items)
-        chunks = split_evenly(left, self.count * CHUNKS)
+        chunks = [[position] for position in left] if at_once else split_evenly(left, self.count * CHUNKS)
         losses = 0
         while chunks:
             lost: list[Sequence[int]] = []

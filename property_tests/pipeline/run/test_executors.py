@@ -52,6 +52,14 @@ def late_pid(common: None, items: Sequence[int]) -> Iterator[int]:
         yield from pid(common, [item])
 
 
+BEGUN: list[int] = []
+
+
+def slow(item: int) -> None:
+    BEGUN.append(item)
+    time.sleep(0.03)
+
+
 def is_alive(process: int) -> bool:
     return Path(f"/proc/{process}").exists()
 
@@ -153,6 +161,13 @@ def test_large_work_goes_to_processes(eager: None) -> None:
         done_by = results(workers, pid, None, 50)
     assert done_by[0] == os.getpid()
     assert os.getpid() not in done_by[1:]
+
+
+def test_items_of_map_are_sent_alone() -> None:
+    with ThreadPoolExecutor(1) as pool, Workers(pool) as workers:
+        items = workers.map(slow, range(40))
+        next(iter(items))
+        assert len(BEGUN) < 10  # as many as one of a few equal chunks
 
 
 def test_runs_that_share_processes_have_the_same_ones(eager: None) -> None:
