@@ -2,7 +2,7 @@
 
 PyTorch chooses the kernel: cuDNN's, FlashAttention's, or another one. Groups of heads may share keys and values. The softmax is
 one op or written out, with an indicator of the scores that count or an addend; casts within it are dropped. Batch and heads may
-be one dim of the products and two of the mask.
+be one dim of the products: the library reads what has two, without a copy.
 """
 
 from collections.abc import Sequence, Set
@@ -104,8 +104,7 @@ class _Match:
             return None
         if self.graph.types[scores].shape != self.graph.types[product.operands[0]].shape:
             return None  # the mask has more rows or heads
-        queries, keys, v = *item.operands, product.operands[1]
-        read = (queries, keys, v, *(() if mask is None else (mask,)))
+        read = (*item.operands, product.operands[1], *(() if mask is None else (mask,)))
         order, shown = self._reordered(result)
         if len(shown) > 1 and (mask is None or len(self.graph.types[mask].shape) == 2):
             batch = self.graph.types[shown[0]].shape[:-2]
@@ -115,8 +114,23 @@ class _Match:
             return None
         weights = marked_weights(self.graph) | prepared_values(self.graph)
         constant = mask in weights and not is_added and shapes[3][:2] == (1, 1) and min(shapes[3][2:]) > 1
-        values = (*made, *shown)
-        return LibraryAttention(queries, keys, v, mask, scale, constant, shapes, values, self._views(read, nodes), order)
+        behind = [self._with_shape(value, shape) for value, shape in zip(read, shapes, strict=True)]
+        queries, keys, v, *masks = (chain[-1] for chain in behind)
+        merged = (value for chain in behind for value in chain[:-1] if nodes.issuperset(self.graph.readers[value]))
+        values = (*made[:-1], *merged, result, *shown)
+        views = self._views(read, nodes)
+        return LibraryAttention(queries, keys, v, next(iter(masks), None), scale, constant, shapes, values, views, order)
+
+    def _with_shape(self, value: int, shape: Shape) -> list[int]:
+        """The value and what its reshapes read, up to a value of this shape: of two dims before they are merged. Without such
+        reshapes the value alone."""
+        chain = [value]
+        while self.graph.types[chain[-1]].shape != shape:
+            item = self.graph.node_of[chain[-1]]
+            if item.op not in RESHAPES:
+                return [value]
+            chain.append(item.operands[0])
+        return chain
 
     def _reordered(self, result: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The order of a transpose that alone reads the result and swaps heads and rows, with its value, and that of a reshape

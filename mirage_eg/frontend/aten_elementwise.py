@@ -5,6 +5,7 @@ from fractions import Fraction
 from functools import partial
 from math import log, prod
 from operator import neg
+from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy, cast, named, over, reduction, reshaped
 from mirage_eg.frontend.aten_indicators import truth
@@ -33,6 +34,20 @@ def _sum(x: Tensor | Fraction, y: Tensor | Fraction, factor: Fraction) -> Tensor
         return x - y
     scaled = y if factor == 1 else y * factor
     return x + scaled if isinstance(x, Tensor) else scaled + x
+
+
+def _add(call: Call) -> Tensor:
+    """A sum, in which known zeros are no term: such as the mask of a batch without padding."""
+    x, y = call.take("self"), call.take("other")
+    for zeros, name in ((y, "self"), (x, "other")):
+        if _is_zero(call, zeros) and call.number("alpha") == 1 and call.types.get(name) == call.result:
+            return call.tensor(name)
+    return _sum(call.operand("self"), call.operand("other"), call.number("alpha"))
+
+
+def _is_zero(call: Call, node: Any) -> bool:
+    """Whether the numbers of a node depend on no argument and no weight, and are zeros."""
+    return hasattr(node, "target") and call.is_fixed(node) and (array := call.known(node)) is not None and not array.any()
 
 
 def _mul(call: Call) -> Tensor:
@@ -210,7 +225,7 @@ def _distances(call: Call) -> Tensor:
 
 HANDLERS: Mapping[str, Handler] = {
     **{f"aten.{name}.default": _unary(op.name) for op in PACKAGED.values() for name in op.aten},
-    **named("add.Tensor add.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), call.number("alpha"))),
+    **named("add.Tensor add.Scalar", _add),
     **named("sub.Tensor sub.Scalar", lambda call: _sum(call.operand("self"), call.operand("other"), -call.number("alpha"))),
     **named("rsub.Tensor rsub.Scalar", lambda call: _sum(call.operand("other"), call.operand("self"), -call.number("alpha"))),
     **named("mul.Tensor mul.Scalar", _mul),

@@ -7,22 +7,18 @@ that the user has not written out: there rounded shares would be an error.
 
 from collections.abc import Iterable, Iterator
 
-from mirage_eg.backends.launches.attention import HALVES, LibraryAttention, library_attentions
+from mirage_eg.backends.launches.attention import HALVES, library_attentions
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import with_rewritten
 from mirage_eg.ir.op.elementwise import CASTS
-from mirage_eg.ir.op.moves import PLAIN_VIEWS, RESHAPES, VIEWS_OF_ALL
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.op.moves import PLAIN_VIEWS, VIEWS_OF_ALL
 
 _MOVED = PLAIN_VIEWS | VIEWS_OF_ALL  # ops that a cast may move past
 
 
 def with_narrow_attentions(program: Graph) -> Graph:
-    """The program without the casts to float32 of such attentions, and those of their results; itself without any.
-
-    Their products have both dims of the batch, which torch has made one: the library reads operands as they are in memory.
-    """
+    """The program without the casts to float32 of such attentions, and those of their results; itself without any."""
     dropped: set[int] = set()
     for attention in library_attentions(program, {DType.float32}):
         read = [value for value in attention.read if program.types[value].dtype is not DType.bool]
@@ -30,7 +26,7 @@ def with_narrow_attentions(program: Graph) -> Graph:
         kinds = {program.types[program.node_of[value].operands[0]].dtype for value in casts[:-1]}
         kinds |= {program.types[value].dtype for value in casts[-1:]}
         if len(casts) == len(read) + 1 and len(kinds) == 1 and kinds <= HALVES:
-            dropped.update(casts, _of_one_batch(program, attention))
+            dropped.update(casts)
     return with_rewritten(program, dropped, lambda copy, item, value: copy.position[item.operands[0]])
 
 
@@ -53,19 +49,3 @@ def _narrowed(program: Graph, value: int) -> Iterator[int]:
         if program.nodes[reader].op in CASTS:
             yield value
             return
-
-
-def _of_one_batch(program: Graph, attention: LibraryAttention) -> set[int]:
-    """The reshapes that make one dim of the batch's before the products, and two behind them; none if others read them."""
-    result, batches = attention.values[-1], set[Shape]()
-    behind = [program.makers.index(place) for place in program.readers[result]]
-    found = {*attention.read[:3], *(value for value in attention.values if program.node_of[value].op in RESHAPES), *behind}
-    for value in found:
-        item = program.node_of[value]
-        shapes = [program.types[value].shape, *(program.types[operand].shape for operand in item.operands)]
-        if item.op not in RESHAPES or shapes[0][-2:] != shapes[1][-2:]:
-            return set()
-        if value not in behind and len(program.readers[value]) > 1:
-            return set()
-        batches.update(shape[:-2] for shape in shapes if len(shape) > 3)
-    return found if len(batches) == len(behind) == 1 else set()

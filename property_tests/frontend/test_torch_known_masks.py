@@ -95,6 +95,25 @@ def test_a_mask_that_shows_all_scores_is_none() -> None:
     assert it.programs == imported(lambda q, k, v: f.scaled_dot_product_attention(q + 1, k, v), Q, K, V).programs
 
 
+@pytest.mark.parametrize(("least", "kept"), [(1, False), (0, True)])
+def test_known_zeros_are_no_term_of_a_sum(least: int, kept: bool) -> None:
+    """As the mask of a batch without padding, which a model multiplies by the least number."""
+
+    def masked(q: Any, k: Any, v: Any) -> Any:
+        shown = torch.ones(BATCH, 1, 1, ROWS).clamp(max=least)
+        scores = q @ k.transpose(-1, -2) + (1 - shown) * torch.finfo(torch.float32).min
+        return scores.softmax(-1) @ v
+
+    it = imported(masked, Q, K, V)
+    assert (len(it.programs[0].input_types) > 3) == kept
+    torch.testing.assert_close(it.run(Q, K, V), masked(Q, K, V))
+
+
+def test_zeros_that_widen_a_sum_stay() -> None:
+    it = imported(lambda x: x.relu() + torch.zeros(2, 1, 1), Q[0, 0])
+    assert it.run(Q[0, 0]).shape == (2, ROWS, WIDTH)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_the_least_number_of_a_half_type_is_not_minus_infinity(dtype: torch.dtype) -> None:
     for fill, known in ((-torch.inf, True), (torch.finfo(dtype).min, False)):

@@ -309,3 +309,23 @@ def test_heads_are_read_and_written_in_place(run_program: RunProgram, joined_dim
     assert [LaunchKind.ATTENTION] in [
         [it.kind for it in launches_of(segment_program(graph, each)).kernels] for each in segments
     ]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_batch_and_heads_are_merged_without_a_copy(run_program: RunProgram, reads: bool) -> None:
+    """As torch has it: rows of heads are transposed and reshaped to one batch; `reads`: its keys are an output, too."""
+    p = new_kernel_graph()
+    rows = [p.relu(p.new_input((2, KEYS, 4 * WIDTH), "float16", name)) for name in "qkv"]
+    heads = [p.transpose(p.reshape(it, (2, KEYS, 4, WIDTH)), (0, 2, 1, 3)) for it in rows]
+    q, k, v = (p.reshape(it, (8, *it.shape[2:])) for it in (heads[0], p.transpose(heads[1], (0, 1, 3, 2)), heads[2]))
+    attended = p.reshape(p.softmax(p.scale(q @ k, 0.25), 2) @ v, (2, 4, KEYS, WIDTH))
+    p.mark_output(p.relu(p.reshape(p.transpose(attended, (0, 2, 1, 3)), (2 * KEYS, 4 * WIDTH))))
+    if reads:
+        p.mark_output(k)
+    graph = p.graph()
+    [found] = library_attentions(graph)
+    assert [graph.types[value].shape for value in found.read] == [*found.shapes] and not any(
+        graph.node_of[value].op == "reshape" for value in found.read
+    )
+    assert "reshape((8," not in "".join(line for line in emit(graph).splitlines() if CALL in line or not reads)
+    assert error_of(run_program, graph, scale=0.5) < 2 * ROUNDING["float16"]
