@@ -45,11 +45,17 @@ class RandomRounding(ArrayMoves):
         return self.plain.working
 
     def _moved(self, x: Array, roundings: float = 1.0) -> Array:
-        xp = self.plain.xp
-        size = xp.where(x == 0, 0, xp.maximum(abs(x), _TINY))
-        size = xp.where(xp.isfinite(x), size, np.nan)  # after a pole or an overflow the size is unknown: 1/∞ is not 0
-        random = self.generator.random(x.shape, dtype=np.float32) - np.float32(0.5)
-        return x + size * random * (np.sqrt(12 * roundings) * self.roundoff)
+        xp, steps = self.plain.xp, self.generator.random(x.shape, dtype=np.float32)
+        steps -= np.float32(0.5)
+        steps *= np.sqrt(12 * roundings) * self.roundoff
+        size = x
+        if bool((is_tiny := abs(x) < _TINY).any()):
+            size = xp.where(is_tiny & (x != 0), _TINY, x)
+        moved = size * steps
+        moved += x
+        if not bool((finite := xp.isfinite(x)).all()):
+            moved = xp.where(finite, moved, np.nan)  # after a pole or an overflow the size is unknown: 1/∞ is not 0
+        return moved
 
     def elementwise(self, op: str, operands: Sequence[Array], attributes: Attributes) -> Array:
         """The result moves."""

@@ -1,16 +1,20 @@
 """Outputs that no part would make: inputs, and one value for two outputs."""
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
 
 import mirage_eg as mi
 from mirage_eg.backends.evaluator.evaluate import evaluate
+from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.cuts import pairs_of
+from mirage_eg.verify.restriction import joint_axes
 from property_tests.verify.test_kernel_mutants import kernel_mutants
 
 
@@ -137,3 +141,21 @@ def test_nothing_between_an_exponential_and_its_logarithm_is_a_cut() -> None:
 
     [pair] = pairs_of(program(2, 3), program(3, 2), seed=0)
     assert [item.op for item in pair.program.ops] == ["scale", "scale", "exp", "sum", "log"]
+
+
+def test_tiles_that_cut_merged_rows_unevenly_have_few_rows_in_a_guess() -> None:
+    """7 · 5 · 200 rows in 55 tiles of 128, of which the last is short, and squares between two kernels."""
+    p, q = mi.new_kernel_graph(), mi.new_kernel_graph()
+    given = [(7, 5, 200, 32), (32, 64)]
+    x, w = (p.new_input(shape) for shape in given)
+    p.mark_output(p.square(p.square(p.reshape(p.reshape(x, (7000, 32)) @ w, (7, 5, 200, 64)))))
+    x, w = (q.new_input(shape) for shape in given)
+    b = new_threadblock_graph((55,))
+    rows = b.op("input", shape=(7000, 32), dtype="float16", imap=(0,), fmap=-1, tile=(128, 32))
+    b.new_output(b.square(b.matmul(rows, b.new_input(w, (-1,)))), (0,))
+    (squares,) = q.customized([q.reshape(x, (7000, 32)), w], b)
+    q.mark_output(q.square(q.reshape(squares, (7, 5, 200, 64))))
+    joint = joint_axes(expand(p.graph()), q.graph())
+    assert all(prod(kind.shape) < 300 for graph in joint.at(joint.tiny()) for kind in graph.types)
+    assert [[item.op for item in pair.program.ops][-1] for pair in pairs_of(p.graph(), q.graph(), seed=0)] == ["square"]
+    assert BlockReference(p.graph()).check(q.graph()).equal
