@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
-from math import prod
+from math import ceil, prod
 from types import MappingProxyType
 
 from mirage_eg.ir import write
@@ -154,7 +154,11 @@ class JointAxes:
     def tiny(self) -> list[int]:
         """Sizes of 2 and 3 where slices, ragged tiles and windows allow them: at these the two may be equal by chance."""
         axes = self.axes
-        return sizes_that_fit(axes, [min(size, 2 + i % 2) for i, size in enumerate(axes.sizes)], axes.indexed, Counter())
+        wanted = [min(size, 2 + i % 2) for i, size in enumerate(axes.sizes)]
+        for whole, (number, *inside) in axes.numberings:
+            if len(whole) > 1:
+                wanted[number] = ceil(Fraction(*(prod(wanted[axis] for axis in dim) for dim in (whole, inside))))
+        return sizes_that_fit(axes, wanted, axes.indexed, Counter())
 
     def at(self, sizes: Sequence[int], counted: str = "") -> tuple[Graph, Graph]:
         """Program and µGraph at other sizes of the axes.
