@@ -1,4 +1,4 @@
-"""Reductions of a dim that several warps share, and that is not the last: the warps pass their parts through shared memory.
+"""Reductions that threads share: of the last dim by the lanes of a warp, of another by warps, through shared memory.
 
 Triton gives the threads of a block the last dim first, 16 bytes each, then the other dims in their order. Writes of a warp's
 parts meet in one bank. On an H200 tiles of [1, 64, 64] to [8, 64, 64] in float16, of which mean and variance of the second dim
@@ -27,3 +27,11 @@ def crossed_elements(tile: Shape, result: Shape, size: int, threads: int) -> int
     before = max(1, power_of_two(tile[last]) * size // _VECTOR) * prod(map(power_of_two, tile[:reduced]))
     warps = min(threads // before, power_of_two(tile[reduced])) // max(1, WARP // before)
     return padded_elements(result) * warps if warps > 2 else 0
+
+
+@lru_cache(maxsize=1 << 16)
+def lanes_of_row(tile: Shape, size: int, threads: int) -> int:
+    """The lanes of a warp that share a row of a tile, in elements of so many bytes; rows that are padded load single ones."""
+    row = power_of_two(tile[-1])
+    own = min(_VECTOR // size, padded_elements(tile) // threads) if row == tile[-1] else 1
+    return min(WARP, row // min(row, max(1, own)))

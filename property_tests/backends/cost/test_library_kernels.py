@@ -131,3 +131,17 @@ def test_tiles_of_a_product_do_not_depend_on_the_shape_of_what_is_written(shape:
     assert tiles_of(graph, graph.nodes[2]) == tiles
     [cost] = predict(graph, DEVICES["H200"])
     assert cost.us > 0
+
+
+def test_maxima_of_short_dims_take_the_predicted_time() -> None:
+    """Poolings of 2, then of 3, each dim by its own kernel of torch: 2,106 µs on an H200 (torch 2.11)."""
+    p = new_kernel_graph()
+    extents, x = [63, 63, 63], p.new_input((16, 64, 63, 63, 63), "float32")
+    for window in (2, 3):
+        for dim in range(3):
+            extents[dim] //= window
+            x = p.slice(x, 2 + dim, 0, extents[dim] * window)
+            split = (16, 64, *extents[: dim + 1], window, *extents[dim + 1 :])
+            x = p.reshape(p.max(p.reshape(x, split), 3 + dim), (16, 64, *extents))
+    p.mark_output(x)
+    assert 0.9 < predict_us(p.graph(), DEVICES["H200"]) / 2106 < 1.1
