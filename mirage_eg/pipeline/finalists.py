@@ -143,13 +143,16 @@ def _behind(run: Run, library: Found, candidates: Groups) -> Behind | None:
 def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: BlockReference, compiler: Compiler) -> Verified:
     """The candidates verified while they compile; with a budget as many as fit, the large checks last.
 
-    Without a GPU those compile that may be the first, by prediction at once, others when it turns out that they may.
+    Without a GPU those compile that may be the first, by prediction at once, others when it turns out that they may. A check
+    has half of the time that is left, as long as fused ones wait for theirs.
     """
-    verified = Verified()
+    verified, left = Verified(), {it.graph for it in chosen if it.fused and it.graph != run.program}
     with suppress(OverdueError):
         for batch in _batches(run, chosen, reference):
             some = batch if run.on_gpu else _lowered(batch, _that_may_be_first(run, _likely(batch)))
-            with ending(run.until), background_task(partial(compiler.compile_some, batch, some)) as compiled:
+            left.difference_update(it.graph for it in batch)
+            until, work = run.until.halfway() if left else run.until, partial(compiler.compile_some, batch, some)
+            with suppress(OverdueError), ending(until), background_task(work) as compiled:
                 verified = verified.joined(verify(run, reference, batch, primitive, compiled))
             if not run.wanted.others and _has_the_first(run, verified, chosen):
                 return verified  # the others are slower
@@ -163,13 +166,16 @@ def _verified(run: Run, chosen: Sequence[Lowered], primitive: Graph, reference: 
 
 
 def _batches(run: Run, chosen: Sequence[Lowered], reference: BlockReference) -> Iterator[Sequence[Lowered]]:
-    """The candidates that are verified together, the first batch first; without a GPU one by one where the first is wanted."""
+    """The candidates that are verified together, the first batch first; one by one where the first is wanted."""
     if run.until != NEVER and not (run.wanted.others or run.on_gpu or run.is_part):
         in_order = _lowered(chosen, ordered(_likely(chosen), run.options))
         yield from one_by_one(run.until, in_order, run.program, reference.size_of_check)
+        return
+    with ending(run.until):  # sizes of checks are found by evaluating parts
+        in_turn = large_checks_last(run.until, chosen, reference.size_of_check)
+    if run.on_gpu and not run.wanted.others:
+        yield from ([it] for it in in_turn)
     else:
-        with ending(run.until):  # sizes of checks are found by evaluating parts
-            in_turn = large_checks_last(run.until, chosen, reference.size_of_check)
         yield from within_budget(run.until, in_turn)
 
 

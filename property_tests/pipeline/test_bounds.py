@@ -1,6 +1,6 @@
 """What a run may take: every stage is bounded by counts on any program, and all of them by the budget on any clock."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import islice
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import mirage_eg as mi
 from mirage_eg.backends.cost.devices import device_for
 from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.egraph.expression import Split, parts_of
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.ir import deadline
@@ -25,6 +26,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import as_given
 from mirage_eg.optimizer.tune import Tuning
+from mirage_eg.pipeline import finalists
 from mirage_eg.pipeline.choose_candidates import large_checks_last, one_by_one, with_hope, within_budget
 from mirage_eg.pipeline.found import Found, Lowered
 from mirage_eg.pipeline.optimize import optimize, optimize_wanted
@@ -282,6 +284,24 @@ def test_without_a_gpu_none_is_verified_behind_the_first_that_is_good(monkeypatc
     fused = [[it for it in found if it.fused] for found in (every, one)]
     assert len(fused[0]) > len(fused[1]) == 1
     assert fused[1][0].graph == fused[0][0].graph and fused[1][0].compile.ok
+
+
+def test_a_check_of_half_of_the_time_leaves_the_other_half_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    endless: list[Graph] = []
+
+    def verify(run: Any, reference: Any, batch: Sequence[Lowered], *rest: Any) -> Any:
+        endless.extend(it.graph for it in batch if not endless and it.fused)
+        while batch[0].graph in endless:
+            raise_if_stopped()
+        return verified(run, reference, batch, *rest)
+
+    verified = finalists.verify
+    monkeypatch.setattr(finalists, "verify", verify)
+    p = mi.new_kernel_graph()
+    p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
+    options = Options(device="cpu", jobs=1, cache=False, budget=10.0, top=4)
+    first = optimize_wanted("", p.graph(), options, Wanted(others=False)).candidates[0]
+    assert first.fused and first.compile.ok and first.graph not in endless != []
 
 
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))
