@@ -3,10 +3,9 @@
     python benchmarks/clusters.py build FOLDER [PROGRAM…]                             no GPU
     python benchmarks/clusters.py measure FOLDER [--json FILE] [--cold] [PROGRAM…]    torch and a GPU
 
-`build` writes the emitted programs that compile. `measure` runs them with the package's own launcher, by the Triton there:
-loops that a cluster shares need 3.7 or later. Each form is checked in a process of its own: an illegal address names its
-kernel. Then the right forms of a program are timed in turn, in CUDA graphs. The reference is torch in float32; `torch` in the
-table is its function in float16.
+`build` writes the emitted programs that compile. `measure` runs them with the package's own launcher and Triton 3.6 or later.
+Each form is checked in a process of its own: an illegal address names its kernel. Then the right forms of a program are
+timed in turn, in CUDA graphs. The reference is torch in float32; `torch` in the table is its function in float16.
 """
 
 import argparse
@@ -19,7 +18,6 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -33,14 +31,11 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.warps import with_warps
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.long_rows import group_norm
-from mirage_eg.frontend.workloads import gqa
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
-from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.instantiate import tiling_space
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.structure import SplitReduction, Structure
@@ -58,7 +53,7 @@ PROCESSES, SECONDS = 16, 60
 
 @dataclass(frozen=True)
 class Program:
-    """A program, its function in torch of the inputs by name, and the elements of its rows, 1 where its forms have loops."""
+    """A program, its function in torch of the inputs by name, and the elements of its rows."""
 
     graph: Graph
     function: Callable[..., Any]
@@ -114,13 +109,6 @@ def _group_norm() -> Program:
     return Program(group_norm(1), function, 10 * 64 * 64)
 
 
-def _attention() -> Program:
-    def function(Q: Any, K: Any, V: Any) -> Any:
-        return (Q @ K * 0.125).softmax(2) @ V
-
-    return Program(gqa(1), function, 1)
-
-
 PROGRAMS: dict[str, Callable[[], Program]] = {
     "group norm 8 × 320 × 64 × 64": _group_norm,
     "softmax 1,024 × 65,536": lambda: _softmax(1024, 65_536),
@@ -130,7 +118,6 @@ PROGRAMS: dict[str, Callable[[], Program]] = {
     "log-softmax 512 × 128,256": lambda: _log_softmax(512, 128_256),
     "log-sum-exp 512 × 128,256": lambda: _log_sum_exp(512, 128_256),
     "variance 1,024 × 131,072": lambda: _variance(1024, 131_072),
-    "gqa, batch 1": _attention,
     "RMSNorm 1,024 × 131,072": lambda: _rms_norm(1024, 131_072),
 }
 
@@ -145,17 +132,16 @@ class Form:
     resources: list[list[int | None]]
 
 
-def _graph(program: Graph, limits: TileLimits, launches: int, cluster: int | None = None) -> Graph | None:
-    """The µGraph of so many launches that the cost model prefers, None if the search has none; of one launch, it has no loop,
-    or if a `cluster` is given, a loop that its thread blocks share out."""
+def _graph(program: Graph, limits: TileLimits, launches: int) -> Graph | None:
+    """The µGraph of so many launches that the cost model prefers, None if the search has none; of one launch, without loop."""
     axes, kind = infer_axes(program), Structure if launches == 1 else SplitReduction
     plans = [
         plan
         for plan in search(program, axes, load_rules("indexed")).all
-        if isinstance(plan, kind) and (launches == 2 or (cluster is None) == (plan.split.looped is None))
+        if isinstance(plan, kind) and (launches == 2 or plan.split.looped is None)
     ]
     graphs = best_first([Instantiation(plan, program, axes, limits) for plan in plans], DEVICE)
-    return next((graph for _, graph, _ in graphs if cluster in (None, graph.blocks[0].cluster)), None)
+    return next((graph for _, graph, _ in graphs), None)
 
 
 def _with_cluster(graph: Graph, cluster: int, warps: int) -> Graph:
@@ -178,14 +164,6 @@ def _forms(program: Program) -> Iterator[tuple[str, Graph]]:
             if LEAST_ELEMENTS <= program.row / (cluster * warps * 32) <= MOST_ELEMENTS:
                 name = f"cluster of {cluster}" if cluster > 1 else "one block"
                 yield f"{name}, {warps} warps", _with_cluster(graph, cluster, warps)
-    if program.row == 1:
-        for cluster in CLUSTERS:
-            with patch.object(tiling_space, "SEARCH", replace(SEARCH, longest_shared_loop=cluster)):  # the search has pairs
-                graph = _graph(simple, TileLimits(cluster=cluster), 1, cluster)
-            if graph is not None:
-                for factor in (1, 2):
-                    warps = graph.blocks[0].threads * factor // 32
-                    yield f"cluster of {cluster}, {warps} warps, loop {graph.blocks[0].loop}", with_warps(graph, warps)
     for label, other in (("", simple), (", split statistics", with_split_statistics(simple, 16_384))):
         if other is not None and (graph := _graph(other, TileLimits(), 2)) is not None:
             yield f"two launches{label}", graph

@@ -19,7 +19,6 @@ from mirage_eg.backends.cost.registers import (
 from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_operand
 from mirage_eg.backends.cost.warp_crossings import CROSSED, crossed_elements, lanes_of_row
-from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
 from mirage_eg.backends.triton.storage import is_narrow, product_dtype
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.backends.triton.warps import WARP
@@ -168,7 +167,6 @@ Of 604 kernels of products with vectors in 24 groups, as tuning measured them on
 """
 BLOCK_US = 0.075  # between the starts of two blocks on a multiprocessor: 262,144 blocks took 150 µs longer on an H200
 REDUCED_US = 0.088  # the same for a reduction: 124,928 blocks of 64 maxima of 4 numbers took 154 µs on an H200
-SHARED_LOOP_US = 2.0  # a reduction over the cluster of a shared loop, for each doubling: attention on an H200
 IN_TURN = 1.25, 0.022  # and for each thread block: 1.2 to 1.4 times a copy in clusters of 4, 1.4 of 8, 1.5 to 1.7 of 16 (H200)
 CLUSTER_US = 0.2  # a reduction over the thread blocks of a cluster: softmax of 64 rows, in clusters of 2 on an H200
 
@@ -238,28 +236,12 @@ def block_work(block: Graph, live: float = 1.0, orders: Orders = ()) -> BlockWor
     The rows that it stores count where `orders` has the order of the output; an intermediate may be stored in any.
     """
     block = expanded(block)
-    work = work_of_tiles(block, shapes_in_thread_block(block), block.loop, live, block.threads, orders)
-    work = shared(work, busy_blocks(block)) if block.loop == 1 else work
+    shapes = [kind.shape for kind in block.types]
+    work = shared(work_of_tiles(block, shapes, block.loop, live, block.threads, orders), busy_blocks(block))
     if block.cluster == 1:
         return work
-    in_turn = 1.0 if block.loop > 1 else IN_TURN[0] + IN_TURN[1] * block.cluster
-    return work._replace(combining_us=_combining_us(block), in_turn=in_turn)
-
-
-def _combining_us(block: Graph) -> float:
-    """The time of reductions over the thread blocks of a cluster."""
-    reductions = [item for item in block.nodes if item.kind is Kind.REDUCTION]
-    if block.loop == 1:
-        return CLUSTER_US * len(reductions)
-    slices = sliced_values(block)
-    accumulators = len([item for item in reductions if item["dim"] == 0 and item.operands[0] in slices])
-    exponentials = len([item for item, values in block.numbered() if item.op in EXPONENTIALS and values[0] in slices])
-    return shared_loop_us(accumulators, exponentials, block.loop, block.cluster)
-
-
-def shared_loop_us(accumulators: int, exponentials: int, loop: int, cluster: int) -> float:
-    """The time in which the thread blocks of a cluster combine accumulators, and the running maximum of each exponential."""
-    return SHARED_LOOP_US * log2(cluster) * (accumulators + exponentials * loop)
+    reductions = sum(item.kind is Kind.REDUCTION for item in block.nodes)
+    return work._replace(combining_us=CLUSTER_US * reductions, in_turn=IN_TURN[0] + IN_TURN[1] * block.cluster)
 
 
 def busy_blocks(block: Graph) -> int:
@@ -334,7 +316,7 @@ def work_of_tiles(
     spilled, ending = max(0, held - register_bytes(threads)), _ending(block, shapes, held) if ahead else None
     counts = loaded, wasted, flops, arithmetic, functions, max(1, steps), max(once, TRANSPOSITION if transposed else 0)
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
-    live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster if loop == 1 else 1)
+    live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster)
     scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
     resident = min(resident_blocks(live_bytes, threads, loops=loop > 1), SHARED_MEMORY / max(1, transposed))
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)

@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from mirage_eg.backends.triton.clusters import shapes_in_thread_block
 from mirage_eg.backends.triton.storage import late_loads
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
 from mirage_eg.ir.graph import Graph
@@ -104,8 +103,7 @@ def live_tiles(block: Graph) -> LiveTiles:
 
 def live_bytes(block: Graph) -> int:
     """The most bytes of registers that the tiles of a block graph take at once, in each thread block of its cluster."""
-    cluster = block.cluster if block.loop == 1 else 1
-    return live_tiles(block).nbytes(shapes_in_thread_block(block), cluster)
+    return live_tiles(block).nbytes([kind.shape for kind in block.types], block.cluster)
 
 
 def needed_before(problem: OrderProblem) -> tuple[tuple[int, int], ...]:

@@ -1,7 +1,4 @@
-"""Clusters: what the thread blocks of one hold of its tiles. They reduce through distributed shared memory.
-
-Without a loop they share out the elements of a row. With one they share out its iterations: the first dim of each tile that the
-loop moves has an extent of the cluster, a slice each, and a reduction over it combines the accumulators.
+"""Clusters: the thread blocks of one share out the elements of a row, and reduce through distributed shared memory.
 
 Triton cuts the first dim of a tile among the thread blocks. Triton 3.6 reduces within a thread block alone, and no tile of one
 dim. So a row is a tile of two dims: each thread block reduces its part, then `cluster_helpers` reduce over the thread blocks.
@@ -15,7 +12,7 @@ from mirage_eg.backends.triton.tiles import expanded, power_of_two, real_dims
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import REPLICATED, Node
+from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
@@ -27,9 +24,10 @@ def written_cluster(block: Graph, where: str) -> int:
 
     Raises UnsupportedError: blocks of a cluster cannot share its tiles.
     """
-    if block.cluster > 1 and not (_is_of_slices(block) or shared_row(block) is not None):
-        wanted = "a row that is reduced, without loop and product, or a loop of slices"
-        raise UnsupportedError(f"{where}: got a cluster of {block.cluster}; wanted {wanted}, as a cluster can share no other")
+    if block.cluster > 1 and shared_row(block) is None:
+        got = f"a cluster of {block.cluster}" + (f" with a loop of {block.loop}" if block.loop > 1 else "")
+        wanted = "a row that is reduced, without loop and product"
+        raise UnsupportedError(f"{where}: got {got}; wanted {wanted}, as a cluster can share no other; try: cluster=1")
     return block.cluster
 
 
@@ -109,32 +107,3 @@ def _is_shared(graph: Graph, item: Node, value: int, totals: dict[int, int]) -> 
 def _first(shape: Shape) -> int:
     """The first dim of more than one element, counted from the end."""
     return len(shape) - real_dims(shape)[0]
-
-
-def _is_of_slices(block: Graph) -> bool:
-    """Whether each thread block has a slice of all that the loop moves, and of every product: no product is cut otherwise."""
-    moved = {values[0] for item, values in block.numbered() if item.kind is Kind.MATMUL or _is_moved(item)}
-    return block.loop > 1 and bool(moved) and moved <= sliced_values(block)
-
-
-def _is_moved(item: Node) -> bool:
-    return item.op == "input" and item["fmap"] != REPLICATED
-
-
-def sliced_values(block: Graph) -> frozenset[int]:
-    """The tiles of a block graph with a loop of which each thread block of its cluster has a slice."""
-    slices = set[int]()
-    if block.cluster == 1 or block.loop == 1:
-        return frozenset()
-    for item, values in block.numbered():
-        if item.op == "output" or block.types[values[0]].shape[:1] != (block.cluster,):
-            continue
-        if _is_moved(item) or not slices.isdisjoint(item.operands):
-            slices.update(values)
-    return frozenset(slices)
-
-
-def shapes_in_thread_block(block: Graph) -> list[Shape]:
-    """The shapes of the tiles that one thread block has: of its slices where the cluster shares out a loop."""
-    slices = sliced_values(block)
-    return [(1, *kind.shape[1:]) if value in slices else kind.shape for value, kind in enumerate(block.types)]

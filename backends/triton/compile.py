@@ -20,7 +20,7 @@ from mirage_eg.backends.triton.bounded_ptxas import SECONDS, Bound, bounded_ptxa
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 from mirage_eg.backends.triton.kernel_binaries import ALIGNED_SIZE, CONSTANT, SIZE, Binary, binaries_of, kernel_name
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters, why_no_shared_loops
+from mirage_eg.backends.triton.targets import TARGETS, Target, why_no_clusters
 from mirage_eg.ir.errors import MirageError, OptionError
 
 
@@ -188,7 +188,7 @@ def _compile(
     started = time.perf_counter()
     target = device.name
     bound = Bound(most_seconds)
-    if text.options.get("num_ctas", 1) > 1 and (why := _why_no_cluster(text, target)) is not None:
+    if text.options.get("num_ctas", 1) > 1 and (why := why_no_clusters(target)) is not None:
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:
         gpu = GPUTarget(device.backend, device.arch, device.warp_size)
@@ -209,12 +209,6 @@ def _compile(
     problem = find_miscompilation(compiled.asm["ttgir"], compiled.asm.get("ptx", "")) if fits else too_much
     seconds = time.perf_counter() - started
     return KernelCompile(name, target, problem is None, shared, registers, spills, problem, seconds), compiled
-
-
-def _why_no_cluster(text: CompiledText, target: str) -> str | None:
-    """Why Triton cannot compile a kernel in a cluster; None if it can."""
-    shares_loop = "\n    for " in text.source.fn.src
-    return why_no_shared_loops(target) if shares_loop else why_no_clusters(target)
 
 
 def _one_line(error: BaseException) -> str:

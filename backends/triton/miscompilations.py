@@ -15,10 +15,6 @@ ptxas 12.8, which comes with Triton 3.6, adds an undefined register to the descr
 different layouts begin at one address at different times: PTX extends the address once, and adds each layout's high word to
 it. Then wgmma reads another place, or the kernel ends with an illegal memory access. ptxas 12.9 and 13.4 compile the same PTX
 correctly. No kernel with such PTX is used, since an emitted file may be compiled by any ptxas.
-
-Triton 3.9 gives a layout conversion in a cluster of c thread blocks the c-th part of its tile in shared memory, also where each
-thread block has the whole tile. Then it writes into the buffers behind it, or beyond the shared memory of the kernel. Attention
-in a cluster of 16 so ended with an error on an H200; other kernels were right, as allocations are rounded up to 128 bytes.
 """
 
 import json
@@ -43,7 +39,6 @@ _WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = ([1-9]\d*)")
 _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?:, ([\dx]+))?>")
 _LOCATION = re.compile(r" loc\(.*")
 _CLUSTERED = re.compile(r"^(#\w+) = .*CGALayout = (\[\[.*?\]\])")
-_CONVERTED = re.compile(r"ttg\.convert_layout %[\w#-]+ : tensor<((?:\d+x)+)\w+, (.*?)> -> tensor<")
 _COMBINED = re.compile(r"tt\.elementwise_inline_asm .* : tensor<(\d+)xf32, (.*?)> -> tensor<")
 _DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 
@@ -51,8 +46,7 @@ _DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 def find_miscompilation(code: str, ptx: str = "") -> str | None:
     """The miscompilation in the TTGIR of a kernel, or of its PTX; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
-    of_clusters = _too_little_scratch(lines) or _other_parts(lines)
-    return _overwritten(lines) or _misordered("\n".join(lines)) or of_clusters or _one_address(ptx)
+    return _overwritten(lines) or _misordered("\n".join(lines)) or _other_parts(lines) or _one_address(ptx)
 
 
 def _one_address(ptx: str) -> str | None:
@@ -137,22 +131,6 @@ def _misordered(code: str) -> str | None:
     return None
 
 
-def _too_little_scratch(lines: list[str]) -> str | None:
-    """That of clusters: a conversion of a tile of which thread blocks have copies, while other buffers are in use."""
-    clustered = {hit[1]: json.loads(hit[2]) for line in lines if (hit := _CLUSTERED.match(line))}
-    buffers = 0
-    for line in lines:
-        buffers += ("ttg.local_alloc :" in line) - ("ttg.local_dealloc " in line)
-        if buffers and (hit := _CONVERTED.search(line)):
-            shape = [int(extent) for extent in hit[1].split("x")[:-1]]
-            if _has_copies(shape, hit[2], clustered):
-                extents = "×".join(map(str, shape))
-                return (
-                    f"Triton gives too little shared memory to a conversion of {extents}, which thread blocks of a cluster copy"
-                )
-    return None
-
-
 def _other_parts(lines: list[str]) -> str | None:
     """A reduction over the thread blocks of a cluster (`cluster_helpers`) of which each has not one element."""
     clustered = {hit[1]: json.loads(hit[2]) for line in lines if (hit := _CLUSTERED.match(line))}
@@ -162,12 +140,6 @@ def _other_parts(lines: list[str]) -> str | None:
             if steps != [[1 << power] for power in range(len(steps))] or 1 << len(steps) != int(hit[1]):
                 return f"Triton gives thread blocks of a cluster other parts of {hit[1]} elements than one each"
     return None
-
-
-def _has_copies(shape: list[int], layout: str, clustered: dict[str, list[list[int]]]) -> bool:
-    """Whether thread blocks of a cluster have the same elements: each step from one to others must move along a dim."""
-    steps = _steps(layout, clustered)
-    return any(all(move % extent == 0 for move, extent in zip(step, shape, strict=True)) for step in steps)
 
 
 def _steps(layout: str, clustered: dict[str, list[list[int]]]) -> list[list[int]]:

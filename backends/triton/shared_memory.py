@@ -2,7 +2,6 @@
 
 from math import prod
 
-from mirage_eg.backends.triton.clusters import sliced_values
 from mirage_eg.backends.triton.storage import is_dot
 from mirage_eg.backends.triton.tiles import expanded, padding
 from mirage_eg.ir.graph import Graph
@@ -17,15 +16,14 @@ def lower_bound(block: Graph, stages: int) -> int:
     The bound holds for operands that are not swapped.
     """
     graph = expanded(block)
-    padded, makers, slices = padding(graph), graph.node_of, sliced_values(graph)
+    padded, makers = padding(graph), graph.node_of
     dots = [item for item in makers if item.kind is Kind.MATMUL and is_dot(graph, item)]
     read = {operand for item in dots for operand in item.operands if makers[operand].op == "input"}
     if Phase.LOOP in graph.phases:
         read, buffers = {value for value in read if graph.phases[value] is Phase.LOOP}, stages - 1
     else:
         buffers = 1
-    held = [prod(padded[value]) // (graph.cluster if value in slices else 1) for value in read]  # by one thread block
-    return buffers * sum(count * graph.types[value].dtype.itemsize for count, value in zip(held, read, strict=True))
+    return buffers * sum(prod(padded[value]) * graph.types[value].dtype.itemsize for value in read)
 
 
 def fits_lower_bound(block: Graph, limit: int, stages: int) -> bool:

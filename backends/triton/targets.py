@@ -29,7 +29,6 @@ TARGETS = {
 
 _CLUSTERS = ("sm_90", "sm_100")
 _CLUSTER_TRITON = (3, 6)  # the first version whose clusters were tried
-_SHARED_LOOP_TRITON = (3, 7)  # the first version that reduces over the thread blocks of a cluster
 
 DEPENDENT_LAUNCHES = ("sm_90", "sm_100")
 """The targets on which a kernel may start while the one before it ends."""
@@ -42,29 +41,14 @@ def why_no_clusters(target: str) -> str | None:
     return why_triton_has_none()
 
 
-def why_no_shared_loops(target: str) -> str | None:
-    """Why the thread blocks of a cluster can share no loop, as `why_no_clusters`."""
-    return why_no_clusters(target) or why_triton_shares_no_loop()
-
-
 @cache
 def why_triton_has_none() -> str | None:
     """Why Triton compiles no clusters; None if it does."""
-    return _why_too_old("clusters", _CLUSTER_TRITON)
-
-
-@cache
-def why_triton_shares_no_loop() -> str | None:
-    """Why Triton compiles no loop that a cluster shares; None if it does."""
-    return _why_too_old("loops that a cluster shares", _SHARED_LOOP_TRITON)
-
-
-def _why_too_old(what: str, first: tuple[int, int]) -> str | None:
-    wanted = ".".join(map(str, first))
+    wanted = ".".join(map(str, _CLUSTER_TRITON))
     try:
         version = metadata.version("triton")
     except metadata.PackageNotFoundError:
-        return f"{what} need Triton {wanted}; there is none"
-    if tuple(map(int, version.split(".")[:2])) < first:
-        return f"{what} need Triton {wanted} or later, got {version}"
+        return f"clusters need Triton {wanted}; there is none"
+    if tuple(map(int, version.split(".")[:2])) < _CLUSTER_TRITON:
+        return f"clusters need Triton {wanted} or later, got {version}"
     return None

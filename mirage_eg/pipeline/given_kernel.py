@@ -60,15 +60,11 @@ _COPIES = 16  # of inputs with several names: combinations that are tried
 
 @dataclass(slots=True)
 class GivenKernel:
-    """One kernel, or one split-reduction pair; `primitive` is the program that its µGraph is a plan of.
-
-    `whole`: the µGraph with whole loops where clusters share them out, as structures have them, nodes in the same places.
-    """
+    """One kernel, or one split-reduction pair; `primitive` is the program that its µGraph is a plan of."""
 
     run: Run
     primitive: Graph
     graph: Graph
-    whole: Graph
     values: Values
     origin: Origin
     number: int
@@ -136,7 +132,7 @@ class GivenKernel:
     @property
     def is_all(self) -> bool:
         """Whether it has block graphs, and computes the whole µGraph: then its structure has a rank."""
-        return bool(self.blocks) and sum(is_op(item) for item in self.whole.nodes) == len(self.origin.nodes)
+        return bool(self.blocks) and sum(is_op(item) for item in self.graph.nodes) == len(self.origin.nodes)
 
     @property
     def title(self) -> str:
@@ -158,15 +154,14 @@ class GivenKernel:
         return KernelAnswer(self.title, answer, left.stage, left.text, place, left.nearest)
 
     def _place(self, kernel: int, value: int) -> str:
-        given, block = (of.nodes[self.origin.nodes[kernel]]["graph"] for of in (self.graph, self.whole))
-        item = block.node_of[value]
-        text = f"%{value} = {' '.join([item.op, *(f'%{i}' for i in item.operands)])}" if block is given else item.op
-        return f"{text} of block graph {kernel + 1}"
+        item = self.graph.nodes[self.origin.nodes[kernel]]["graph"].node_of[value]
+        text = " ".join([item.op, *(f"%{i}" for i in item.operands)])
+        return f"%{value} = {text} of block graph {kernel + 1}"
 
     def _raised(self, segment: Segment, named: Renamed, axes: Axes) -> tuple[list[RaisedKernel], AnyStructure] | Departure:
         """The structure; where inputs have several names, by the first names that give one."""
         first = None
-        options = choices_of_inputs(self.whole, self.origin.nodes, self.values, segment, named.inputs, _COPIES)
+        options = choices_of_inputs(self.graph, self.origin.nodes, self.values, segment, named.inputs, _COPIES)
         for chosen in options:
             result = self._raised_from(segment, named, axes, chosen)
             if not isinstance(result, Departure):
@@ -186,7 +181,7 @@ class GivenKernel:
             sources[value] = Source(number, walked)
         kernels: list[RaisedKernel] = []
         for kernel, position in enumerate(self.origin.nodes):
-            item, values = self.whole.numbered()[position]
+            item, values = self.graph.numbered()[position]
             try:
                 raised = raise_block(item["graph"], [self._source(i, sources, axes) for i in item.operands], axes)
             except OutsideError as error:
@@ -209,15 +204,15 @@ class GivenKernel:
         """The tensor that a kernel reads; a view of partial results has their axes in other dims."""
         if value in sources:
             return sources[value]
-        item = self.whole.node_of[value]
+        item = self.graph.node_of[value]
         behind = self._source(item.operands[0], sources, axes)
-        shape = self.whole.types[item.operands[0]].shape
+        shape = self.graph.types[item.operands[0]].shape
         sizes = dict(enumerate(axes.sizes)) | {len(axes.sizes): prod(shape) // prod(_sizes(behind, axes))}
         if item.op in TRANSPOSES:
             return Source(behind.number, tuple(behind.dims[dim] for dim in item["permutation"]))
         if item.op not in RESHAPES:
             raise OutsideError("op", f"{item.op} between two kernels of a split reduction")
-        return Source(behind.number, regrouped(behind.dims, sizes, self.whole.types[value].shape, axes.names))
+        return Source(behind.number, regrouped(behind.dims, sizes, self.graph.types[value].shape, axes.names))
 
     def _followed(self, one: OneKernelSearch, kernels: Sequence[RaisedKernel], plan: AnyStructure) -> KernelAnswer:
         """The answer for a structure of the space, by the search and the stages after it."""
@@ -286,21 +281,18 @@ class GivenKernel:
         task = segment_task(self.run)
         space = Instantiation(entry.structure, one.program, one.axes, limits, task.filters)
         tilings = space.tilings()
-        tried = [[_tiling_of(it.grid, it.loop * it.cluster, it.cluster) for it in together] for together in tilings]
-        clusters = [block.cluster if block.loop > 1 else 1 for block in self.blocks]
-        given = [(raised.blocks, raised.loop, cluster) for raised, cluster in zip(kernels, clusters, strict=True)]
+        tried = [[_tiling_of(it.grid, it.loop) for it in together] for together in tilings]
+        given = [(raised.blocks, raised.loop) for raised in kernels]
         if given in tried:
             built = space.build(tilings[tried.index(given)]).blocks  # rows have as many thread blocks as they need
             pairs = zip(self.blocks, built, strict=True)
             odd = next((i for i, (own, other) in enumerate(pairs) if own.cluster != other.cluster), None)
             text = "" if odd is None else f"{_of_cluster(self.blocks[odd].cluster)}; tried is {_of_cluster(built[odd].cluster)}"
             return None if odd is None else Departure("tiling", text, odd)
-        for number, (own, loop, cluster) in enumerate(given):
+        for number, (own, loop) in enumerate(given):
             others = [together[number] for together in tried]
-            if (own, loop, cluster) in others:
-                continue
-            text = _closest_tiling(own, loop, cluster, others, one.axes)
-            return Departure("tiling", text, number)
+            if (own, loop) not in others:
+                return Departure("tiling", _closest_tiling(own, loop, others, one.axes), number)
         return Departure("tiling", "both of its tilings are tried, but not together")
 
 
@@ -330,32 +322,29 @@ def _sizes(source: Source, axes: Axes) -> list[int]:
     return [axes.sizes[axis] for dim in source.dims for axis in dim if axis < len(axes.sizes)]
 
 
-Tiled = tuple[tuple[tuple[int, int], ...], int, int]
+Tiled = tuple[tuple[tuple[int, int], ...], int]
 
 
-def _tiling_of(grid: Sequence[tuple[Sequence[int], int]], loop: int, cluster: int) -> Tiled:
-    """The blocks along each axis, the loop count, and the thread blocks that share out the loop."""
-    return tuple(sorted((axis, count) for group, count in grid for axis in group if count > 1)), loop, cluster
+def _tiling_of(grid: Sequence[tuple[Sequence[int], int]], loop: int) -> Tiled:
+    """The blocks along each axis, and the loop count."""
+    return tuple(sorted((axis, count) for group, count in grid for axis in group if count > 1)), loop
 
 
 def _of_cluster(cluster: int) -> str:
     return f"a cluster of {cluster}" if cluster > 1 else "one thread block"
 
 
-def _closest_tiling(own: Sequence[tuple[int, int]], loop: int, cluster: int, others: Sequence[Tiled], axes: Axes) -> str:
+def _closest_tiling(own: Sequence[tuple[int, int]], loop: int, others: Sequence[Tiled], axes: Axes) -> str:
     """The first number of a tiling that none of the other tilings has, and the numbers that they have there."""
     mine = dict(own)
-    for axis in sorted({*mine, *(axis for grid, _, _ in others for axis, _ in grid)}):
-        counts = sorted({dict(grid).get(axis, 1) for grid, _, _ in others})
+    for axis in sorted({*mine, *(axis for grid, _ in others for axis, _ in grid)}):
+        counts = sorted({dict(grid).get(axis, 1) for grid, _ in others})
         if mine.get(axis, 1) not in counts:
             return (
                 f"{counted(mine.get(axis, 1), 'block')} along the axis {axes.names[axis]} of {axes.sizes[axis]}; tried are "
                 f"{', '.join(map(str, counts))}"
             )
-    loops = sorted({count for grid, count, _ in others if grid == tuple(own)} or {count for _, count, _ in others})
+    loops = sorted({count for grid, count in others if grid == tuple(own)} or {count for _, count in others})
     if loop not in loops:
         return f"a loop of {loop}; tried are {', '.join(map(str, loops)) or 'none'}"
-    clusters = sorted({count for grid, *rest, count in others if (grid, *rest) == (tuple(own), loop)})
-    if clusters and cluster not in clusters:
-        return f"{_of_cluster(cluster)} for this loop; tried are {', '.join(map(str, clusters))}"
     return "its numbers of blocks are tried, but not together: the grid has three dims, or its tiles exceed the registers"

@@ -37,7 +37,6 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.why_answers import AnswerKind, KernelAnswer, Ranked, Why
-from mirage_eg.search.instantiate.whole_loops import with_whole_loops
 from mirage_eg.search.partition.segment_search import SegmentSearch
 from mirage_eg.transforms.simplify import primitive_form
 from mirage_eg.transforms.split_statistics import with_split_statistics
@@ -119,12 +118,11 @@ def _other_forms(run: Run, primitive: Graph, written: Graph) -> Iterator[tuple[G
 
 def _kernels(run: Run, program: Graph, graph: Graph, *, tiny: bool = True) -> list[GivenKernel]:
     """The kernels with the parts of a program that they compute. Raises GraphError: it has none."""
-    whole = with_whole_loops(graph)
-    values = Values(program, whole, run.options.seed, tiny=tiny)
-    found = origins(program, whole, values)
+    values = Values(program, graph, run.options.seed, tiny=tiny)
+    found = origins(program, graph, values)
     if not found:
         raise GraphError("got a µGraph without a kernel, wanted one with an op or a block graph")
-    return [GivenKernel(run, program, graph, whole, values, it, number) for number, it in enumerate(found, 1)]
+    return [GivenKernel(run, program, graph, values, it, number) for number, it in enumerate(found, 1)]
 
 
 def _ranked(run: Run, forms: Sequence[Graph], graph: Graph, us: float) -> Ranked:

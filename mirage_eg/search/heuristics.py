@@ -28,7 +28,6 @@ class SearchHeuristics:
     live_bytes_of_thread: int = 400  # 200 KiB on 512 threads, which have 128 registers each
     live_bytes_of_few_threads: int = 1100  # likewise, where warps would share a reduction: 255 registers (H200)
     longest_cluster: int = 16  # thread blocks: an H100 takes no more, and more than 8 only where a kernel asks
-    longest_shared_loop: int = 2  # thread blocks that share out iterations: more were slower than one (attention, H200)
     live_bytes_in_cluster: int = 80 * 1024  # of each: with 16,384 elements on 8 warps softmax was the fastest (H200)
     live_bytes_of_row: int = 256  # likewise, where rows multiply a vector: a thread has 128 elements in float16
     longer_tiles: int = 8  # tiles of a parallel axis of no product may be so many times as long as the others

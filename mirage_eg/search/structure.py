@@ -114,30 +114,6 @@ def expands_products(structure: AnyStructure) -> bool:
     return False
 
 
-def in_loop(structure: Structure) -> list[bool]:
-    """Of each load and step, whether it differs from iteration to iteration."""
-    varies = [load.looped for load in structure.loads]
-    for step in structure.steps:
-        varies.append(step.kind is not Kind.ACCUMULATOR and any(varies[i] for i in step.operands))
-    return varies
-
-
-def in_cluster(structure: Structure, parts: int) -> Structure:
-    """The structure whose loop the thread blocks of a cluster share out: accumulators are combined along the axis `parts`.
-
-    The accumulator of a sum is a sum over the iterations of one thread block; the sum over thread blocks follows it.
-    """
-    steps: list[Step] = []
-    place = list(range(len(structure.loads)))  # of every load and step
-    for step in structure.steps:
-        steps.append(replace(step, operands=tuple(place[i] for i in step.operands)))
-        place.append(len(structure.loads) + len(steps) - 1)
-        if step.kind is Kind.ACCUMULATOR:
-            steps.append(Step(OPS[step.op].reduction, (place[-1],), reduced=(parts,)))
-            place[-1] += 1
-    return replace(structure, steps=tuple(steps), outputs=tuple(place[i] for i in structure.outputs))
-
-
 def canonical(structure: AnyStructure) -> object:
     """The structure without unused loads, and without the order of its steps, partial results and swappable operands."""
     if isinstance(structure, Structure):

@@ -6,8 +6,6 @@ from typing import Any
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.egraph.expression import Split
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.threadblock_graph import ThreadblockGraph
@@ -17,7 +15,7 @@ from mirage_eg.pipeline.why_answers import AnswerKind, Why
 from mirage_eg.search.partition import segment_search
 from mirage_eg.search.partition.segment_search import TracedSearch, search_splits
 from mirage_eg.search.prune_reasons import NOT_ENUMERATED, RULES, STAGES
-from property_tests.backends.triton.test_clusters import attention, in_clusters, in_shared_loop, softmax
+from property_tests.backends.triton.test_clusters import in_clusters, softmax
 
 Last = Callable[[ThreadblockGraph, Tensor, Tensor], Tensor]
 
@@ -214,13 +212,6 @@ def test_the_text_says_what_the_record_says() -> None:
     found = why(program(), hand_written(grid=2048))
     assert isinstance(found, Why)
     assert "not enumerated" in str(found) and "2048 blocks along the axis" in str(found)
-
-
-def test_a_loop_that_a_cluster_shares_out_is_found_at_its_rank() -> None:
-    graph = in_shared_loop(2)
-    found = why(attention(), graph, gpu="H200")
-    assert found.answer is AnswerKind.FOUND and found.rank is not None
-    assert "loop 2, cluster of 2" in str(found) and found.us == pytest.approx(predict_us(graph, DEVICES["H200"]))
 
 
 def test_another_cluster_than_the_search_gives_a_row_is_not_enumerated() -> None:

@@ -15,7 +15,6 @@ from mirage_eg.backends.cost.block_cost import (
     block_cost,
     functions_of,
     shared,
-    shared_loop_us,
     slowdown,
     tile_flops,
     without_wgmma,
@@ -33,7 +32,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
-from mirage_eg.search.structure import Structure, in_loop
+from mirage_eg.search.structure import Structure
 
 Tile = int  # the number of a tile among those of an estimate
 TileKey = tuple[tuple[int, ...], bool]  # axes, and whether the loop splits the looped one
@@ -116,10 +115,6 @@ class CostBound:
         self._masks = [
             shapes[place].axes for place, load in enumerate(structure.loads) if load.input in masks and varies[place]
         ]
-        accumulators = sum(step.kind is Kind.ACCUMULATOR for step in structure.steps)
-        moved = in_loop(structure)[len(structure.loads) :]
-        exponentials = sum(step.op in EXPONENTIALS and own for step, own in zip(structure.steps, moved, strict=True))
-        self._combined = accumulators, exponentials
         self._count(structure, shapes, varies)
 
     def _tile(self, axes: Iterable[int], cut: bool) -> Tile:
@@ -215,12 +210,10 @@ class CostBound:
         of_block = BlockWork(
             *counts, *waits, ahead, int(staged), live, ending=ending, waited=waited and ahead, scaled=is_scaled and ahead
         )
-        return self.us_of(shared(of_block, cluster), tiling, max(cluster, tiling.cluster))
+        return self.us_of(shared(of_block, cluster), tiling, cluster)
 
     def _wasted(self, tiling: Tiling, elements: Sequence[int], loop: float) -> int:
         """The bytes that short rows of loads waste."""
-        if tiling.cluster > 1:  # they have other views
-            return 0
         wasted, sizes, (whole, piece) = 0.0, tiling.sizes, tiling.tiles
         for dims, (tile, size, loops), cut in self._rows:
             of = piece if cut else whole
@@ -229,14 +222,8 @@ class CostBound:
             wasted += elements[tile] * size * (loop if loops else 1) * wasted_share(shape, tensor, size, is_stored=False)
         return int(wasted)
 
-    def _parts(self, axes: frozenset[int], tiling: Tiling) -> int:
-        """The thread blocks of a cluster that have different parts of a tensor."""
-        return tiling.cluster if self._looped in axes else 1
-
     def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:
         """Microseconds under the cost model, if each thread block of a cluster does this work."""
-        if tiling.cluster > 1:
-            work = work._replace(combining_us=shared_loop_us(*self._combined, tiling.loop, tiling.cluster))
         blocks, partial = cluster, 1
         for group, count in tiling.grid:
             blocks *= count
@@ -244,7 +231,7 @@ class CostBound:
                 partial = count
         if tiling.sizes not in self._dram:
             read, written = (
-                sum(prod(tiling.sizes[axis] for axis in axes) * size * self._parts(axes, tiling) for axes, size in moved)
+                sum(prod(tiling.sizes[axis] for axis in axes) * size for axes, size in moved)
                 for moved in (self._moved.values(), self._stored)
             )
             self._dram[tiling.sizes] = read, written

@@ -99,10 +99,6 @@ class Choice:
     tilings: tuple[Tiling, ...]
 
 
-def _clusters(choice: Choice) -> tuple[int, ...]:
-    return tuple(tiling.cluster for tiling in choice.tilings)
-
-
 def best_first(
     instantiations: Sequence["Instantiation"], device: Device, until: Deadline = NEVER, closed: Collection[int] = ()
 ) -> Iterator[tuple[int, Graph, float]]:
@@ -178,7 +174,7 @@ class Instantiation:
         self._masks = frozenset(causal_inputs(program))
         self.built = 0  # µGraphs that fit
         self.waiting = 0  # choices that were not taken
-        self._refused: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # counts of the smallest choices, by their clusters
+        self._refused: list[tuple[int, ...]] = []  # counts of the smallest choices
         self._groups: list[dict[tuple[int, ...], None]] = []  # the axes that the grids cut, of each kernel
         self._bounds: list[CostBound] = []  # of the kernels
         self._outlines: dict[tuple[object, ...], tuple[_KnownKernel, ...]] = {}  # of each form built: its kernels
@@ -244,7 +240,7 @@ class Instantiation:
                 live = bound.live(tiling) if it.is_masked else 1.0
                 shapes = it.outline.shapes(tiling)
                 work = work_of_tiles(it.outline.block, shapes, tiling.loop, live, it.threads(shapes), it.orders)
-                self._us[key] = bound.us_of(work, tiling, tiling.cluster)
+                self._us[key] = bound.us_of(work, tiling)
             us += self._us[key]
         return us
 
@@ -287,16 +283,15 @@ class Instantiation:
     def refuse(self, choice: Choice) -> None:
         """Take no choice any more whose tiles are at least as large."""
         if not self._holds_a_refused_one(choice):
-            own, others = self._counts(choice), self._refused.get(_clusters(choice), [])
-            self._refused[_clusters(choice)] = [own, *(other for other in others if not all(map(le, other, own)))]
+            own = self._counts(choice)
+            self._refused = [own, *(other for other in self._refused if not all(map(le, other, own)))]
 
     def _holds_a_refused_one(self, choice: Choice) -> bool:
         """Whether no tile is smaller than that of a choice that does not fit: then this one does not either."""
-        others = self._refused.get(_clusters(choice))
-        if not others:
+        if not self._refused:
             return False
         own = self._counts(choice)
-        return any(all(map(le, own, other)) for other in others)
+        return any(all(map(le, own, other)) for other in self._refused)
 
     def _counts(self, choice: Choice) -> tuple[int, ...]:
         """The iterations and blocks of each kernel: fewer of them have larger tiles."""

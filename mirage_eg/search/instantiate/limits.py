@@ -56,7 +56,6 @@ class TileLimits:
     """What a block may hold: bytes of shared memory for staged matmul operands, bytes of registers for tiles in float32.
 
     `cluster`: the most thread blocks that may hold a row together, a power of two.
-    `shares_loops`: whether they may share a loop.
     """
 
     shared_memory: int = 220 * 1024
@@ -66,7 +65,6 @@ class TileLimits:
     multiprocessors: int = 132
     target: str = "sm_90"
     cluster: int = 1
-    shares_loops: bool = True
 
     def capacity(self, rows: bool) -> int:
         """Bytes of registers for the tiles of a block; a block of `rows` stages no operand.

@@ -13,7 +13,7 @@ from math import ceil, prod
 from mirage_eg.backends.cost.block_cost import block_work, crosses_warps
 from mirage_eg.backends.cost.liveness import computes_behind, live_bytes, multiplies_tiles
 from mirage_eg.backends.cost.registers import threads_for
-from mirage_eg.backends.triton.clusters import shapes_in_thread_block, shared_row
+from mirage_eg.backends.triton.clusters import shared_row
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.backends.triton.warps import MOST_WARPS, WARP
 from mirage_eg.ir import write
@@ -28,7 +28,7 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import Tiling
-from mirage_eg.search.structure import SplitReduction, Step, Structure, in_cluster
+from mirage_eg.search.structure import SplitReduction, Step, Structure
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,6 @@ class Outline:
     def shapes(self, tiling: Tiling) -> list[tuple[int, ...]]:
         """The shapes of all tiles in a thread block under another tiling of the same form."""
         whole, piece = tiling.tiles
-        if tiling.cluster > 1:  # a slice each
-            whole, piece = (*whole[:-1], 1), (*piece[:-1], 1)
         extents = [prod([piece[axis] if looped else whole[axis] for axis, looped in dim]) for dim in self.dims]
         return [tuple([extents[dim] for dim in tile]) for tile in self.tiles]
 
@@ -106,39 +104,23 @@ class _KernelGraphWriter:
 
     def kernel(self, structure: Structure, tiling: Tiling, stores: Sequence[_Store]) -> list[_Source]:
         """Append one block graph with the views that it loads."""
-        sources, parts, looped = [], len(self.axes.sizes), structure.split.looped
-        sizes = [extent * tiling.cluster if axis == looped else extent for axis, extent in enumerate(tiling.sizes)]
+        sources = []
         for load in structure.loads:
             source = self.sources[load.input]
             plain = _one_axis_each(source.dims)
             if plain != source.dims:
-                view = self.checker.append(write.reshape(source.value, _shape(plain, sizes)))[0]
+                view = self.checker.append(write.reshape(source.value, _shape(plain, tiling.sizes)))[0]
                 source = self.sources[load.input] = _Source(view, plain)
-            if tiling.cluster > 1 and load.looped:
-                source = self.in_parts(source, tiling.sizes, parts, looped)
             sources.append(source)
-        if tiling.cluster > 1:
-            structure = in_cluster(structure, parts)
         kinds = [self.checker.types[source.value].dtype for source in sources]
         block = _BlockWriter(self, structure, tiling, kinds, [source.dims for source in sources])
         graph = _with_threads(block.build(stores))
-        if tiling.cluster > 1:
-            graph = graph.in_threads(graph.threads, tiling.cluster)
         tiles = block.tiles_by_axes()
         places = {dim: place for place, dim in enumerate(dict.fromkeys(dim for tile in tiles for dim in tile))}
         by_place = tuple(tuple(map(places.__getitem__, tile)) for tile in tiles)
         self.outlines.append(Outline(graph, tuple(places), by_place))
         results = self.checker.append(node("block", *(source.value for source in sources), graph=graph))
         return [_Source(value, dims) for value, dims in zip(results, block.stored, strict=True)]
-
-    def in_parts(self, source: _Source, sizes: Sequence[int], parts: int, looped: int | None) -> _Source:
-        """A view of a tensor with the parts of the looped axis as its first dim."""
-        dims: Dims = tuple(dim for each in source.dims for dim in ((((parts,), each)) if each == (looped,) else (each,)))
-        then: Dims = ((parts,), *source.dims)
-        value = self.checker.append(write.reshape(source.value, _shape(dims, sizes)))[0]
-        first = dims.index((parts,))
-        permutation = (first, *(place for place in range(len(dims)) if place != first))
-        return _Source(self.checker.append(write.transpose(value, permutation))[0], then)
 
     def finish(self, results: Sequence[_Source]) -> Graph:
         for item, result, kind in zip(self.program.outputs, results, self.program.output_types, strict=True):
@@ -167,7 +149,7 @@ def _with_threads(block: Graph) -> Graph:
         block = next((each for each in clusters if live_bytes(each) <= SEARCH.live_bytes_in_cluster), clusters[-1])
         live = live_bytes(block)
     primitive = expanded(block)
-    threads = threads_of_rows(primitive, live, shapes_in_thread_block(primitive), threads)
+    threads = threads_of_rows(primitive, live, [kind.shape for kind in primitive.types], threads)
     return block.in_threads(threads, block.cluster)
 
 

@@ -12,24 +12,12 @@ class Tiling:
 
     One grid dim may split several axes, if no value has two of them: the columns of two products, say. The axis after the
     last is the dim of partial results, and its size the number of blocks along a split-K axis.
-
-    With a `cluster` its thread blocks share out the looped axis. `sizes` has the part of one of them then, and of the last dim
-    the number of parts.
     """
 
     sizes: tuple[int, ...]
     grid: tuple[tuple[tuple[int, ...], int], ...]  # (axes, blocks), slowest grid dim first
     looped: int | None = None
     loop: int = 1
-    cluster: int = 1
-
-    def in_cluster(self, cluster: int) -> "Tiling | None":
-        """The tiling whose iterations the thread blocks of a cluster share out equally, at least two each; None if none is."""
-        if self.looped is None or self.loop % (2 * cluster) or self.sizes[self.looped] % (cluster * self.loop):
-            return None
-        sizes = [*self.sizes[:-1], cluster]
-        sizes[self.looped] //= cluster
-        return Tiling(tuple(sizes), self.grid, self.looped, self.loop // cluster, cluster)
 
     @cached_property  # of structures that share it
     def tiles(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -46,9 +34,9 @@ class Tiling:
         return tuple(whole), tuple(piece)
 
     @cached_property
-    def form(self) -> tuple[bool, frozenset[int], bool, bool]:
+    def form(self) -> tuple[bool, frozenset[int], bool]:
         """The part of a tiling on which the ops of its block graph depend: whether it loops, the axes that the grid cuts into
-        unequal parts, whether the loop does, and whether it is in a cluster."""
+        unequal parts, and whether the loop does."""
         ragged, blocks = set[int](), 1
         for group, count in self.grid:
             for axis in group:
@@ -57,7 +45,7 @@ class Tiling:
                 if axis == self.looped:
                     blocks = count
         uneven = self.looped is not None and self.sizes[self.looped] % (blocks * self.loop) > 0
-        return self.loop > 1, frozenset(ragged), uneven, self.cluster > 1
+        return self.loop > 1, frozenset(ragged), uneven
 
 
 @cache

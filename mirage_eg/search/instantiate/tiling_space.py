@@ -5,7 +5,7 @@ axis by the grid of the first kernel. Tiles are powers of two (or the whole axis
 part has the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import product
@@ -15,13 +15,12 @@ from mirage_eg.ir.axes import Axes, is_vector_product
 from mirage_eg.ir.checker import MAX_GRID_DIMS
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.op.elementwise import EXPONENTIALS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.ragged import part_extent
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
-from mirage_eg.search.structure import SplitReduction, Structure, in_loop
+from mirage_eg.search.structure import SplitReduction, Structure
 
 _LONG_PARTS = 16  # of a multiprocessor at most: a last round of few blocks then costs little (KL divergence on an H200)
 
@@ -72,25 +71,7 @@ def tilings_of(kernels: Sequence[TiledKernel], axes: Axes, limits: TileLimits, f
             del options[1][SEARCH.combining_tilings :]
             choices += [pair for pair in pairs if pair[1] not in options[1]]
         choices += product(*options)
-    if len(kernels) == 1 and limits.cluster > 1 and limits.shares_loops:
-        choices += ((clustered,) for (tiling,) in [*choices] for clustered in _in_clusters(kernels[0], tiling, limits))
     return choices
-
-
-def _in_clusters(kernel: TiledKernel, tiling: Tiling, limits: TileLimits) -> Iterator[Tiling]:
-    """The tiling in clusters that share out the iterations, while their thread blocks find idle multiprocessors.
-
-    Loops of exponentials alone, as in attention: of others two launches were timed, and clusters were not.
-    """
-    blocks, cluster, most = prod(blocks for _, blocks in tiling.grid), 2, min(limits.cluster, SEARCH.longest_shared_loop)
-    steps, varies = kernel.structure.steps, in_loop(kernel.structure)[len(kernel.structure.loads) :]
-    sliced = any(step.op in EXPONENTIALS and moved for step, moved in zip(steps, varies, strict=True))
-    sliced &= all(moved for step, moved in zip(steps, varies, strict=True) if step.kind is Kind.MATMUL)
-    sliced &= all(shape.piece or kernel.looped not in shape.axes for shape in kernel.shapes)
-    while sliced and cluster <= most and blocks * cluster <= limits.multiprocessors:
-        if (clustered := tiling.in_cluster(cluster)) is not None:
-            yield clustered
-        cluster *= 2
 
 
 def _unfit(kernel: TiledKernel, limits: TileLimits, tiling: Tiling) -> tuple[bool, int]:

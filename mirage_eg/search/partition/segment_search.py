@@ -18,7 +18,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict, predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.launches.launch_graph import launches_of
-from mirage_eg.backends.triton.targets import why_no_clusters, why_no_shared_loops
+from mirage_eg.backends.triton.targets import why_no_clusters
 from mirage_eg.egraph.expression import Split
 from mirage_eg.egraph.oracle import Limits, oracle_builder
 from mirage_eg.egraph.rulebook import Rulebook
@@ -408,7 +408,6 @@ def tile_limits(device: Device) -> TileLimits:
         multiprocessors=device.multiprocessors,
         target=device.target,
         cluster=SEARCH.longest_cluster if why_no_clusters(device.target) is None else 1,
-        shares_loops=why_no_shared_loops(device.target) is None,
     )
 
 

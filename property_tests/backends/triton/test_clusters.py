@@ -3,7 +3,6 @@
 import ctypes
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from importlib import metadata
 
@@ -11,42 +10,27 @@ import numpy as np
 import pytest
 
 import mirage_eg as mi
-from mirage_eg.backends.cost.block_cost import block_work
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.liveness import live_bytes
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.runtime.cuda_driver import CudaDriver, Function
-from mirage_eg.backends.triton.clusters import shapes_in_thread_block, sliced_values
-from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
+from mirage_eg.backends.triton.compile import compile_module, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
-from mirage_eg.backends.triton.schedule import Schedule
-from mirage_eg.backends.triton.shared_memory import lower_bound
-from mirage_eg.backends.triton.targets import (
-    why_no_clusters,
-    why_no_shared_loops,
-    why_triton_has_none,
-    why_triton_shares_no_loop,
-)
+from mirage_eg.backends.triton.targets import why_no_clusters, why_triton_has_none
 from mirage_eg.egraph.rulebook import load_rules
-from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.errors import GraphError, UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.graph_copy import GraphCopy
-from mirage_eg.ir.node import node
 from mirage_eg.ir.serialize import from_json, to_json
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.report.draw import to_svg
-from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first
 from mirage_eg.search.instantiate.limits import TileLimits
-from mirage_eg.search.instantiate.whole_loops import with_whole_loops
 from mirage_eg.search.partition.segment_search import tile_limits
-from mirage_eg.search.structure import AnyStructure, Structure, in_loop
+from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 from mirage_eg.verify.reference import verify
@@ -73,35 +57,13 @@ def in_clusters(rows: int, row: int, cluster: int, threads: int = 128) -> Graph:
     return program.graph()
 
 
-def attention(heads: tuple[int, ...] = (2,)) -> Graph:
-    """32 queries and 512 keys of 16 entries."""
-    program = mi.new_kernel_graph()
-    q, k, v = (
-        program.new_input((*heads, *shape), name=name)
-        for name, shape in {"Q": (32, 16), "K": (16, 512), "V": (512, 16)}.items()
-    )
-    program.mark_output(program.matmul(program.softmax(program.matmul(q, k) * 0.25, len(heads) + 1), v), name="O")
-    return program.graph()
+def found(program: Graph, cluster: int) -> Iterator[Graph]:
+    return (graph for _, graph, _ in best_first(spaces(program, cluster), DEVICES["H200"]))
 
 
-@cache
-def in_shared_loop(cluster: int) -> Graph:
-    """The cheapest attention in one launch whose keys a cluster shares out, also one larger than the search has."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("mirage_eg.search.instantiate.tiling_space.SEARCH", replace(SEARCH, longest_shared_loop=cluster))
-        graphs = found(attention(), 8, pairs=False)
-        return next(graph for graph in graphs if [block.cluster for block in graph.blocks] == [cluster])
-
-
-def found(program: Graph, cluster: int, *, pairs: bool = True) -> Iterator[Graph]:
-    return (graph for _, graph, _ in best_first(spaces(program, cluster, pairs=pairs), DEVICES["H200"]))
-
-
-def spaces(program: Graph, cluster: int, *, pairs: bool = True) -> list[Instantiation]:
-    """Of all structures, or of those without pairs of kernels."""
+def spaces(program: Graph, cluster: int) -> list[Instantiation]:
     program, axes, plans = structures(program)
-    limits = TileLimits(cluster=cluster)
-    return [Instantiation(plan, program, axes, limits) for plan in plans if pairs or isinstance(plan, Structure)]
+    return [Instantiation(plan, program, axes, TileLimits(cluster=cluster)) for plan in plans]
 
 
 @cache
@@ -129,14 +91,6 @@ def test_the_bound_of_a_cluster_is_at_most_its_predicted_time(row: int) -> None:
                 assert choice.us <= predict_us(graph, DEVICES["H200"]) * (1 + 1e-9)
                 clusters += any(block.cluster > 1 for block in graph.blocks)
     assert clusters
-
-
-def test_the_bound_of_shared_memory_is_that_of_one_thread_block() -> None:
-    mugraph = in_shared_loop(8)
-    [block] = mugraph.blocks
-    [record] = compile_source(emit(mugraph, schedule=Schedule(num_stages=2)), "sm_90")
-    assert record.shared_memory is not None
-    assert 0 < lower_bound(block, 2) <= record.shared_memory < lower_bound(replace(block, cluster=1), 2)
 
 
 def test_where_a_target_has_none_the_search_gives_none() -> None:
@@ -180,6 +134,18 @@ def test_a_cluster_shares_no_product() -> None:
     [result] = program.customized([x, w], block)
     program.mark_output(result)
     with pytest.raises(UnsupportedError, match="node 2: block: got a cluster of 2; wanted a row that is reduced"):
+        emit(program.graph())
+
+
+def test_a_cluster_shares_no_loop() -> None:
+    program = mi.new_kernel_graph()
+    x = program.new_input((2, 64), name="X")
+    block = mi.new_threadblock_graph((2,), forloop_range=4, cluster=2)
+    block.new_output(block.sum(block.forloop_accum(block.new_input(x, (0,), 1)), 1), (0,))
+    [result] = program.customized([x], block)
+    program.mark_output(result)
+    wanted = "node 1: block: got a cluster of 2 with a loop of 4; wanted a row that is reduced, without loop and product"
+    with pytest.raises(UnsupportedError, match=wanted):
         emit(program.graph())
 
 
@@ -257,138 +223,20 @@ def test_the_interpreter_runs_it(run_program: RunProgram, row: int) -> None:
     np.testing.assert_allclose(got, exponential / exponential.sum(1, keepdims=True), rtol=4e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("cluster", [2, 4, 8])
-def test_the_search_shares_out_the_loop_of_attention(cluster: int) -> None:
-    [block] = (graph := in_shared_loop(cluster)).blocks
-    assert block.loop >= 2 and sum(item.op == "sum" and item["dim"] == 0 for item in block.nodes) == 2
-    assert len(launches_of(graph).kernels) == 1
-    assert verify(attention(), graph).verdict is Equality.EQUAL
-
-
-def test_the_search_shares_out_a_loop_to_pairs_alone() -> None:
-    clusters = {tiling.cluster for space in spaces(attention(), 8, pairs=False) for [tiling] in space.tilings()}
-    assert clusters == {1, SEARCH.longest_shared_loop} == {1, 2}
-
-
-def test_dims_of_one_entry_do_not_matter() -> None:
-    assert any(block.cluster > 1 for graph in found(attention((1, 1)), 8, pairs=False) for block in graph.blocks)
-
-
-def test_each_thread_block_has_a_slice_of_what_the_loop_moves() -> None:
-    [block] = in_shared_loop(4).blocks
-    alone = [kind.shape for kind in block.types]
-    cut = [
-        values[0]
-        for item, values in block.numbered()
-        if item.op in ("matmul", "exp") or (item.op == "input" and item["fmap"] >= 0)
-    ]
-    assert set(cut) <= sliced_values(block)
-    assert all(alone[value][0] == 4 and shapes_in_thread_block(block)[value][0] == 1 for value in cut)
-    assert sliced_values(replace(block, cluster=1)) == frozenset()
-
-
-def test_a_shared_loop_costs_its_barriers() -> None:
-    seen = 0
-    for space in spaces(attention(), 8, pairs=False):
-        for choice in space.choices(DEVICES["H200"]) if seen == 0 else ():
-            if choice.tilings[0].cluster > 1 and (graph := space.take(choice)) is not None:
-                us, seen = space.us_of_tiles(choice), seen + 1
-                assert us is not None and choice.us * (1 - 1e-9) <= us == pytest.approx(predict_us(graph, DEVICES["H200"]))
-                alone = replace(graph.blocks[0], cluster=1)
-                assert block_work(graph.blocks[0]).combining_us >= 2 + graph.blocks[0].loop > block_work(alone).combining_us
-    assert seen
-
-
-def test_a_shared_loop_compiles_and_the_interpreter_runs_it(run_program: RunProgram) -> None:
-    source = emit(in_shared_loop(4))
-    with loaded(source) as module:
-        [(record, kernel)] = compile_module(module, "sm_90")
-    assert record.ok and "ld.shared::cluster" in kernel.asm["ptx"]
-    q, k, v = (np.random.default_rng(0).normal(size=(2, *shape)) for shape in ((32, 16), (16, 512), (512, 16)))
-    [got] = run_program(source, [q, k, v])
-    exponential = np.exp(q @ k * 0.25)
-    np.testing.assert_allclose(got, exponential @ v / exponential.sum(2, keepdims=True), rtol=2e-2, atol=2e-3)
-
-
-def test_a_whole_loop_computes_what_a_shared_one_does() -> None:
-    whole = with_whole_loops(graph := in_shared_loop(4))
-    [shared], [block] = graph.blocks, whole.blocks
-    assert (block.loop, block.cluster) == (4 * shared.loop, 4) and sliced_values(block) == frozenset()
-    assert verify(attention(), whole).verdict is Equality.EQUAL
-    assert with_whole_loops(in_clusters(4, 64, 2)) == in_clusters(4, 64, 2)
-
-
-@pytest.mark.parametrize("number", range(2))
-def test_parts_of_a_cluster_that_are_combined_wrongly_are_not_equal(number: int) -> None:
-    graph = in_shared_loop(2)
-    [block] = graph.blocks
-    sums = [place for place, item in enumerate(block.nodes) if item.op == "sum" and item["dim"] == 0]
-    wrong = [replace(item, op="max") if place == sums[number] else item for place, item in enumerate(block.nodes)]
-    assert verify(attention(), with_block(graph, replace(block, nodes=tuple(wrong)))).verdict is Equality.NOT_EQUAL
-
-
-@pytest.mark.parametrize("tensor", [1, 2])
-def test_a_share_that_a_cluster_drops_is_not_equal(tensor: int) -> None:
-    graph = in_shared_loop(2)
-    copy = GraphCopy(graph)
-    for item, values in copy:
-        if item.op == "block":  # the second thread block reads the share of the first one
-            view = copy.position[item.operands[tensor]]
-            first = copy.append(node("slice", view, dim=0, start=0, stop=1, step=1))
-            twice = copy.append(write.concat(first, first, dim=0))
-            operands = [copy.position[operand] for operand in item.operands]
-            operands[tensor] = twice
-            copy.position[values[0]] = copy.append(replace(item, operands=tuple(operands)))
-        else:
-            copy.copy(item, values)
-    assert verify(attention(), copy.graph()).verdict is Equality.NOT_EQUAL
-
-
-def with_block(graph: Graph, block: Graph) -> Graph:
-    nodes = (node(item.op, *item.operands, graph=block) if item.op == "block" else item for item in graph.nodes)
-    return replace(graph, nodes=tuple(nodes))
-
-
-def test_no_shared_loop_has_a_product_behind_it() -> None:
-    behind = []
-    for space in spaces(attention(), 8, pairs=False):
-        assert isinstance(space.plan, Structure)
-        moved = in_loop(space.plan)[len(space.plan.loads) :]
-        if any(step.op == "matmul" and not own for step, own in zip(space.plan.steps, moved, strict=True)):
-            behind.append(space)
-    assert behind and all(tiling.cluster == 1 for space in behind for [tiling] in space.tilings())
-
-
 def test_a_target_or_a_triton_without_clusters_refuses_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     with loaded(emit(in_clusters(4, 8192, 4))) as module:
         [(record, _)] = compile_module(module, "sm_80")
     assert not record.ok and record.error == "sm_80 has no thread block clusters; sm_90 and sm_100 have them"
-    for why in (caches := (why_triton_has_none, why_triton_shares_no_loop)):
-        why.cache_clear()
+    why_triton_has_none.cache_clear()
     try:
         monkeypatch.setattr(metadata, "version", lambda name: "3.6.0")
         assert why_no_clusters("sm_90") is None
-        assert why_no_shared_loops("sm_90") == "loops that a cluster shares need Triton 3.7 or later, got 3.6.0"
-        limits = tile_limits(DEVICES["H200"])
-        assert (limits.cluster, limits.shares_loops) == (16, False)
+        assert tile_limits(DEVICES["H200"]).cluster == 16
         why_triton_has_none.cache_clear()
         monkeypatch.setattr(metadata, "version", lambda name: "3.5.1")
         assert why_no_clusters("sm_90") == "clusters need Triton 3.6 or later, got 3.5.1"
     finally:
-        for why in caches:
-            why.cache_clear()
-
-
-def test_a_triton_that_shares_no_loop_compiles_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_eg.backends.triton.targets.why_triton_shares_no_loop", lambda: "too old")
-    for source, problem in ((emit(in_clusters(4, 8192, 4)), None), (emit(in_shared_loop(2)), "too old")):
-        with loaded(source) as module:
-            [(record, _)] = compile_module(module, "sm_90")
-        assert record.error == problem
-    limits = TileLimits(cluster=16, shares_loops=False)
-    program, axes, plans = structures(attention())
-    singles = [Instantiation(plan, program, axes, limits) for plan in plans if isinstance(plan, Structure)]
-    assert {tiling.cluster for space in singles for [tiling] in space.tilings()} == {1}
+        why_triton_has_none.cache_clear()
 
 
 def test_the_launch_tells_the_driver_the_cluster() -> None:
@@ -412,18 +260,3 @@ def test_the_driver_launches_a_block_of_the_grid_as_a_cluster() -> None:
     driver._launch = launch  # type: ignore[assignment]
     driver.prepare(Function(1, 512, 64, True, 4), (3, 2, 1), 0, (ctypes.c_void_p * 1)())()
     assert seen == [(12, 2, 512, 2, 6, 1, 4, [4, 1, 1])]
-
-
-@pytest.mark.parametrize(("tile", "problem"), [("1x64x1", True), ("16x64x1", False)])
-def test_a_conversion_of_copies_in_a_cluster_is_refused_beside_buffers(tile: str, problem: bool) -> None:
-    cluster = "CGALayout = [[1, 0, 0], [2, 0, 0], [4, 0, 0], [8, 0, 0]]"
-    layouts = "".join(f"#{name} = #ttg.nvidia_mma<{{{cluster}, instrShape = [1, 16, 8]}}>\n" for name in ("mma", "mma1"))
-    allocated = "%K = ttg.local_alloc : () -> !ttg.memdesc<2x16x64x128xf16, #shared, #smem, mutable> loc(#loc79)\n"
-    converted = f"%a = ttg.convert_layout %b : tensor<{tile}xf32, #mma> -> tensor<{tile}xf32, #mma1> loc(#loc98)\n"
-    of_slice = converted.replace(
-        f"<{tile}xf32, #mma>", "<64xf32, #ttg.slice<{dim = 0, parent = #ttg.slice<{dim = 2, parent = #mma}>}>>"
-    )
-    freed = "ttg.local_dealloc %K : !ttg.memdesc<2x16x64x128xf16, #shared, #smem, mutable> loc(#loc116)\n"
-    assert ("too little shared memory" in (find_miscompilation(layouts + allocated + converted + freed) or "")) is problem
-    assert find_miscompilation(layouts + converted + allocated + freed + converted + of_slice) is None
-    assert find_miscompilation(layouts + allocated + of_slice) is not None
