@@ -96,13 +96,13 @@ def find_finalists(
         chosen = with_library(choose(candidates, library, run, most), library)
         verified = _verified(run, chosen, search.primitive, reference, compiler)
     notes += verified.notes
-    if not run.on_gpu and not _good(verified):
+    if not run.on_gpu and _may_be_beaten(verified, [it.predicted_us for entries in candidates for it in entries]):
         known = {entry.graph for entry in chosen}
         spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if it.graph not in known]
+        spares.sort(key=lambda it: it.found.predicted_us)
         if spares:
-            spares.sort(key=lambda it: it.found.predicted_us)
             notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
-        while spares and not run.until.passed() and not _good(verified):
+        while not run.until.passed() and _may_be_beaten(verified, [it.found.predicted_us for it in spares]):
             chosen = [*chosen, spares.pop(0)]
             verified = verified.joined(_verified(run, chosen[-1:], search.primitive, reference, compiler))
     if not any(entry.graph == run.program for entry in verified.equal):
@@ -227,6 +227,12 @@ def _most_us_of_a_first(run: Run, verified: Verified) -> float:
 def _good(verified: Verified) -> list[Candidate]:
     """The fused candidates that are equal and pass the float check."""
     return [entry for entry in verified.equal if entry.fused and entry.float_check.ok]
+
+
+def _may_be_beaten(verified: Verified, others: Sequence[float]) -> bool:
+    """Whether one of the others is predicted to be faster than all that are good, as the library form may be alone."""
+    least = min((it.us for it in _good(verified)), default=inf)
+    return HEURISTICS.close * min(others, default=inf) < least
 
 
 def _no_kernel_note(search: OneKernelSearch) -> str:

@@ -38,6 +38,7 @@ from mirage_eg.pipeline.run.result import Wanted
 from mirage_eg.pipeline.run.work_items import Work
 from mirage_eg.pipeline.search_stage import OneKernelSearch, instantiate, notes_on_cut, search_one_kernel, segment_task
 from mirage_eg.pipeline.stage_records import Run
+from mirage_eg.pipeline.verify_stage import verify as verified
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, instances, small_instance
 from mirage_eg.search.partition import shortest_path
@@ -295,13 +296,29 @@ def test_a_check_of_half_of_the_time_leaves_the_other_half_to_others(monkeypatch
             raise_if_stopped()
         return verified(run, reference, batch, *rest)
 
-    verified = finalists.verify
     monkeypatch.setattr(finalists, "verify", verify)
     p = mi.new_kernel_graph()
     p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
     options = Options(device="cpu", jobs=1, cache=False, budget=10.0, top=4)
     first = optimize_wanted("", p.graph(), options, Wanted(others=False)).candidates[0]
     assert first.fused and first.compile.ok and first.graph not in endless != []
+
+
+def test_a_good_library_form_keeps_no_faster_candidate_from_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused: list[Graph] = []
+
+    def verify(run: Run, reference: Any, batch: Sequence[Lowered], *rest: Any) -> Any:
+        refused.extend(it.graph for it in batch if not refused and it.graph != run.program)
+        found = verified(run, reference, batch, *rest)
+        wrong = [replace(it, float_check=replace(it.float_check, ok=it.graph not in refused)) for it in found.equal]
+        return replace(found, equal=tuple(wrong))
+
+    monkeypatch.setattr(finalists, "verify", verify)
+    monkeypatch.setattr(finalists, "generates_kernels", lambda graph: True)  # the library form has a kernel of ours
+    p = mi.new_kernel_graph()
+    p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
+    found = optimize("", p.graph(), Options(device="cpu", jobs=1, cache=False, top=1)).candidates
+    assert refused and found[0].float_check.ok and found[0].graph not in (*refused, p.graph())
 
 
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))

@@ -53,7 +53,7 @@ class Heuristics:
     until_proofs: float = 0.85  # of that budget; then µGraphs are only tested
     until_joined: float = 0.85  # of the budget; then the last region ends
     checked_elements: int = 1 << 23  # a second of a check: two cores took 11 s for 59 million of a part of beit
-    spares: int = 3  # candidates that are verified one by one where none of the chosen ones passes the float check
+    spares: int = 3  # candidates that are verified one by one where those predicted to be faster do not pass the float check
     proof_nodes: int = 200_000  # of the e-graphs of all proofs; µGraphs after it are only tested
     close: float = 1.05  # predicted times within this factor are equal (docs/explanation/optimizer.md)
     kernel_us: float = 4.0  # that a kernel less may take longer among these: products of 100 µs are predicted within 15 %
