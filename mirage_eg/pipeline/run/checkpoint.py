@@ -1,8 +1,8 @@
 """The finished work items of a run on disk: a JSON line that identifies the run, then a line for each item.
 
-Lines are only ever appended, those of items with a checksum. A last line that is torn (the machine went down, the process was
-killed) is dropped when the run is resumed. A checkpoint is of one program, one set of options and rules and one version of this
-package; any other is refused.
+Lines are only ever appended, those of items with a checksum: an item of which any byte changed is refused. A last line that is
+torn (the machine went down, the process was killed) is dropped when the run is resumed. A checkpoint is of one program, one set
+of options and rules and one version of this package; any other is refused.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ class Checkpoint:
         """Keep a result; it is in the file when this returns."""
         text = dumps(result)
         with self._writing:
-            self._write(f'{{"item":{json.dumps(key)},"sha256":"{_checksum(key, text)}","result":{text}}}')
+            self._write(_line(key, text))
         self._known[key] = json.loads(text)
 
     def close(self) -> None:
@@ -152,12 +152,16 @@ def _checksum(key: str, result: str) -> str:
     return sha256(f"{key}\n{result}".encode()).hexdigest()
 
 
+def _line(key: str, result: str) -> str:
+    return f'{{"item":{json.dumps(key)},"sha256":"{_checksum(key, result)}","result":{result}}}'
+
+
 def _is_item(data: Any, line: bytes) -> bool:
-    """Whether the data of a line are an item with a result as it was written."""
-    if not isinstance(data, dict) or [*data] != ["item", "sha256", "result"] or not isinstance(data["item"], str):
+    """Whether a line, of these data, has every byte as it was written for an item."""
+    if not isinstance(data, dict) or not isinstance(key := data.get("item"), str):
         return False
-    result = line.decode()[:-1].partition('"result":')[2]
-    return bool(data["sha256"] == _checksum(data["item"], result))
+    written = line.decode()
+    return written == _line(key, written.partition('"result":')[2][:-1])
 
 
 def key_of(stage: str, item: Any) -> str:
