@@ -5,8 +5,8 @@ output is computed, the slice of the given graph's output must be in the class o
 are linked for axis inference alone, so that both graphs name an axis by one name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
 from math import prod
 
 from mirage_eg.egraph.expression import Expression, Split, express
@@ -43,8 +43,10 @@ def parting_claims(graph: Graph, parting: Dissolution, *, of_operands: bool = Fa
     given, parted = _appended(flat, graph), _appended(flat, parting.graph)
     pairs = {key: (take(flat, given[key[0]], key[1]), parted[part]) for key, part in parting.parts.items()}
     joined = [] if of_operands else [*_joined_slices(graph, parting, flat, given)]
-    links = [flat.add(write.maximum(*pair)) for pair in (*pairs.values(), *joined)]
-    claims = [] if of_operands else [*_slices_of_joined(parting, pairs), *((it, it) for it, _ in joined)]
+    prefixes = [*_prefixes(parting, flat, given, parted)]
+    links = [flat.add(write.maximum(*pair)) for pair in (*pairs.values(), *joined, *prefixes)]
+    terms = (it for it, _ in (*joined, *prefixes))
+    claims = [] if of_operands else [(it, it) for it in terms]  # they hold anyway
     for item in graph.outputs:
         [output] = item.operands
         boxes = _boxes(parting, output, graph.types[output].shape)
@@ -101,13 +103,6 @@ def _is_whole(box: Box) -> bool:
     return all(map(is_everything, box))
 
 
-def _slices_of_joined(parting: Dissolution, pairs: Mapping[tuple[int, Box], tuple[int, int]]) -> list[tuple[int, int]]:
-    """Claims that hold anyway, for their terms: by a law of its slices a value that is joined from parts is a concatenation."""
-    nodes = parting.graph.nodes
-    joined = {value for (value, box), part in parting.parts.items() if _is_whole(box) and nodes[part].op in JOINS}
-    return [(sliced, sliced) for (value, box), (sliced, _) in pairs.items() if value in joined and not _is_whole(box)]
-
-
 def _joined_slices(graph: Graph, parting: Dissolution, flat: Flat, given: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Slices that reach over cuts, each after its parts joined: sums over them are parted at such concatenations."""
     for value, item in enumerate(graph.nodes):
@@ -126,6 +121,24 @@ def _joined_slices(graph: Graph, parting: Dissolution, flat: Flat, given: Sequen
                 ]
                 yield flat.add(write.concat(*parts, dim=dim)), whole
                 whole = parts[0]
+
+
+def _prefixes(parting: Dissolution, flat: Flat, given: Sequence[int], parted: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """The two slices that split a value which is joined from its parts, the first of them split alike, and so on.
+
+    Each with the values of the same elements that the parted graph joins, by which its axes are named. By the law of what is
+    split and joined the value is the concatenation of these slices, however the given graph joins it.
+    """
+    for (value, box), part in parting.parts.items():
+        item = parting.graph.nodes[part]
+        if _is_whole(box) and item.op in JOINS:
+            whole, joined, dim = given[value], parted[part], item["dim"]
+            for _ in item.operands[1:]:
+                joined, last = flat.nodes[joined].operands
+                ranges = pairwise((0, flat.shape(joined)[dim], flat.shape(whole)[dim]))
+                first, rest = (flat.apply("slice", whole, dim=dim, start=it, stop=end, step=1) for it, end in ranges)
+                yield from ((first, joined), (rest, last))
+                whole = first
 
 
 def _boxes(parting: Dissolution, value: int, shape: Shape) -> list[Box]:

@@ -72,6 +72,20 @@ def test_reductions_along_joints_that_a_reshape_cuts_are_proved(kind: str, width
     assert claims is not None and holds(claims)
 
 
+@pytest.mark.parametrize("levels", [2, 3])
+@pytest.mark.parametrize("between", [False, True])
+def test_concatenations_of_concatenations_before_a_view_are_proved(levels: int, between: bool) -> None:
+    p = KernelGraph()
+    value = p.new_input((2, 3))
+    for _ in range(levels):
+        value = p.concat([p.exp(value) if between else value, value], 0)
+    p.mark_output(p.reshape(value, (2, 2**levels, 3)))
+    graph = without_dead_code(expand(p.graph()))
+    parting = dissolve(graph, everywhere=True)
+    claims = parting_claims(graph, parting)
+    assert claims is not None and holds(claims)
+
+
 def changed(item: Node, by: int) -> Node:
     attributes: Mapping[str, object] = item.mapping
     if item.op == "slice":
