@@ -15,7 +15,7 @@ from mirage_eg.egraph.rulebook import Rulebook, load_rules
 from mirage_eg.egraph.soundness.check_law import Truth, check_law
 from mirage_eg.egraph.soundness.claims import checkable_law
 from mirage_eg.egraph.soundness.lints import Severity, lint_law
-from mirage_eg.egraph.soundness.models import FLOAT64, MANY_DIGITS, UndefinedError
+from mirage_eg.egraph.soundness.models import FLOAT64, MANY_DIGITS, Arithmetic, UndefinedError
 from mirage_eg.ir.errors import RuleError
 from mirage_eg.ir.ops import OPS, Kind
 from property_tests.support.laws import CANCELLATION, TRUE_BUT_NOT_IN_THE_FIELD, WRONG
@@ -184,5 +184,23 @@ def test_sixty_digits_and_float64_agree_where_both_are_defined(data: st.DataObje
     coarse, fine = value(FLOAT64), value(MANY_DIGITS)
     if coarse is not None and fine is not None:
         assert mpmath.almosteq(coarse, fine, rel_eps=1e-12, abs_eps=1e-12)
+    else:
+        assert coarse == fine
+
+
+FUNCTIONS = sorted(name for name in mpmath_ops.ELEMENTWISE if OPS[name].arity == (1, 1) and not OPS[name].attributes)
+
+
+@given(op=st.sampled_from(FUNCTIONS), x=st.integers(-2304, 2304).map(lambda x: Fraction(x, 64)))
+def test_float64_has_twelve_digits_of_functions_far_from_zero(op: str, x: Fraction) -> None:
+    def value(arithmetic: Arithmetic) -> float | None:
+        try:
+            return float(arithmetic.elementwise(op, [arithmetic.array([x])], {})[0])
+        except UndefinedError:
+            return None
+
+    coarse, fine = value(FLOAT64), value(MANY_DIGITS)
+    if coarse is not None and fine is not None:
+        assert coarse == fine or abs(coarse - fine) <= 1e-12 * abs(fine)
     else:
         assert coarse == fine
