@@ -17,6 +17,7 @@ from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, most
 from mirage_eg.ir.weights import prepared_values
+from mirage_eg.ir.windows import OF_IMAGES
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,7 @@ def views_of(
 ) -> dict[int, View]:
     """The views that generated kernels and other views alone read. `strides` are those of all values, the `fixed`
     ones may be no views; generated kernels write the concatenations `copied`, and library calls give `images` their strides."""
-    made_here = {value for item, values in graph.numbered() if item.op in ("block", "input", *VIEWS) for value in values}
     chosen = gathers_of_rows(graph)
-    made_here |= copied | images | chosen
     source_of = {
         values[0]: item.operands[0] for item, values in graph.numbered() if item.op in VIEWS or (values and values[0] in chosen)
     }
@@ -64,8 +63,8 @@ def views_of(
         if not values or values[0] not in source_of or values[0] in fixed:
             continue
         operand = item.operands[0]
-        if operand not in made_here and item.op in VIEWS and not MOVES[item.op].omits:
-            continue
+        if graph.node_of[operand].op in OF_IMAGES and operand not in images and not MOVES[item.op].omits:
+            continue  # the library may give it channels last, and then the view is in order
         if operand not in candidates and operand in source_of:
             continue  # the library copies this view
         seen = candidates.get(operand, View(operand, strides[operand]))

@@ -45,6 +45,16 @@ def slice_of_a_product(p: KernelGraph, x: Tensor) -> Tensor:
     return doubled(p, p.reshape(p.slice(p.matmul(x, p.transpose(x, (1, 0))), 1, 2, 6), (2, 4, 4)), 1)
 
 
+def heads_of_a_product(p: KernelGraph, x: Tensor) -> Tensor:
+    heads = p.transpose(p.reshape(p.matmul(x, p.transpose(x, (1, 0))), (8, 2, 4)), (1, 0, 2))
+    return doubled(p, p.slice(heads, 2, 2, 4), 1)
+
+
+def rows_of_a_library_op(p: KernelGraph, x: Tensor) -> Tensor:
+    """Of an op whose result torch may lay out as its operand is."""
+    return doubled(p, p.reshape(p.exp(p.transpose(x, (1, 0))), (6, 16)))
+
+
 def joined(p: KernelGraph, x: Tensor) -> Tensor:
     return p.concat([doubled(p, p.slice(x, 1, start, start + 4)) for start in (4, 8, 0)], 1)
 
@@ -58,6 +68,7 @@ def joined_and_read(p: KernelGraph, x: Tensor) -> Tensor:
     return doubled(p, p.concat([left, right], 1))
 
 
+OF_THE_LIBRARY = [slice_of_a_product, heads_of_a_product, rows_of_a_library_op]
 WITHOUT_COPIES = [sliced_input, every_other_column, slice_of_a_transpose, slice_of_a_result, joined, joined_in_another_shape]
 Body = Callable[[KernelGraph, Tensor], Tensor]
 
@@ -68,7 +79,7 @@ def program(body: Body) -> Graph:
     return p.graph()
 
 
-@pytest.mark.parametrize("body", [*WITHOUT_COPIES, slice_of_a_product, joined_and_read])
+@pytest.mark.parametrize("body", [*WITHOUT_COPIES, *OF_THE_LIBRARY, joined_and_read])
 def test_slices_and_joined_results_are_right(run_program: RunProgram, body: Body) -> None:
     graph = program(body)
     arrays = inputs_of(graph)
@@ -86,6 +97,12 @@ def test_slices_and_joined_results_are_not_copied(body: Body) -> None:
 def with_copies(p: KernelGraph, x: Tensor) -> list[Tensor]:
     half = doubled(p, p.slice(x, 1, 0, 6))
     return [p.concat([half, half], 1), p.concat([x, doubled(p, x)], 1), p.concat([doubled(p, x)], 1)]
+
+
+@pytest.mark.parametrize("body", OF_THE_LIBRARY)
+def test_a_kernel_reads_what_the_library_made_where_it_is(body: Body) -> None:
+    lines = emit(program(body)).split("def launch(")[1].split("def ")[0]
+    assert lines.count(".contiguous()") == 1 and not any(it in lines for it in (".as_strided(", ".reshape(", "aligned("))
 
 
 def test_a_value_in_two_places_is_copied(run_program: RunProgram) -> None:
