@@ -11,14 +11,16 @@ from math import prod
 from mirage_eg.backends.launches.generated_ops import WindowOp
 from mirage_eg.backends.launches.implicit_products import ImplicitProduct, implicit_products
 from mirage_eg.backends.launches.launch_graph import Launch
+from mirage_eg.backends.triton.copied_block import StridedMemory, copied_block
 from mirage_eg.backends.triton.generated_kernel import write_generated_kernel
 from mirage_eg.backends.triton.op_table import ELEMENTWISE
 from mirage_eg.backends.triton.ops_behind import ops_behind
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.windows import write_each_channel
-from mirage_eg.backends.triton.written_calls import channels_last_operands
+from mirage_eg.backends.triton.written_calls import channels_last_operands, laid_filter
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import TensorType
+from mirage_eg.ir.shapes import row_major
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
 _WARPS = 4  # of a small convolution; others have one for 32 positions
@@ -40,6 +42,9 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
         launch = replace(launch, operands=tuple(read))
         write_each_channel(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
         return
+    if not it.is_small and prod(it.weight[2:]) > 1:
+        laid[w], it = _with_filters_last(file, launch, w, it)
+        read = [laid.get(operand, operand) for operand in kernel.operands]
     options = (_WARPS, _STAGES) if it.is_small else (it.tile_positions // 32,)
 
     def stored(operands: Sequence[int], pointers: Sequence[str]) -> Iterator[str]:
@@ -69,6 +74,31 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
     first = replace(launch, operands=(laid[x], laid[w]), results=(parted,))
     write_generated_kernel(file, first, it.parts * _programs(it, it.tile_positions), part, (), *options)
     write_generated_kernel(file, replace(launch, operands=(parted, *behind)), _programs(it, _ADDED), added, helpers)
+
+
+def _with_filters_last(file: ProgramFile, launch: Launch, weight: int, it: ImplicitProduct) -> tuple[int, ImplicitProduct]:
+    """The product with filters next to each other in memory for each channel and place of the window: a copy, by `prepare` or
+    by a kernel.
+
+    In row-major order the threads of a warp read a line of memory each, and each line has one factor of a step.
+    """
+    shape, of_filter = file.types[weight].shape, int(it.is_transposed)
+    order = (*range(2, len(shape)), 1 - of_filter, of_filter)
+    in_order = row_major(tuple(shape[dim] for dim in order))
+    strides = tuple(in_order[order.index(dim)] for dim in range(len(shape)))
+    if (laid := laid_filter(file, weight, strides)) == weight:
+        kind = TensorType(tuple(shape[dim] for dim in order), file.types[weight].dtype)
+        laid = file.add_value(kind, f"{file.names[weight]}_filters_last")
+
+        def copied(x: str, y: str) -> tuple[int, list[str]]:
+            return copied_block(shape, StridedMemory(x, file.strides[weight]), StridedMemory(y, strides), "program")
+
+        copy = replace(launch, operands=(weight,), results=(laid,))
+        write_generated_kernel(file, copy, copied("", "")[0], lambda x, y: copied(x, y)[1])
+    else:
+        strides = file.strides[laid]
+    of_dims = (*strides[:2], *(0,) * (5 - len(shape)), *strides[2:])
+    return laid, replace(it, memory=(it.memory[0], of_dims, it.memory[2]))
 
 
 def _programs(it: ImplicitProduct, positions: int) -> int:

@@ -228,11 +228,11 @@ def channels_last_operands(file: ProgramFile, item: Node) -> tuple[int, int]:
     for value in item.operands:
         if value in file.converted:
             file.use(file.converted[value])
-    return file.converted.get(image, image), _filter_channels_last(file, weight, filter_strides(file.graph, item))
+    return file.converted.get(image, image), laid_filter(file, weight, filter_strides(file.graph, item))
 
 
-def _filter_channels_last(file: ProgramFile, value: int, strides: Shape) -> int:
-    """A filter channels last: of a weight, what `prepare` makes of it; of another input the copy."""
+def laid_filter(file: ProgramFile, value: int, strides: Shape) -> int:
+    """A filter with these strides: what `prepare` makes of a weight; of another input the copy channels last, or itself."""
     kind = file.types[value]
     if value in file.converted:
         return file.converted[value]

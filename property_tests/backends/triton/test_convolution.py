@@ -57,6 +57,18 @@ def test_a_convolution_and_the_ops_behind_it_are_one_kernel(run_program: RunProg
 
 
 @pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize("weight", [False, True])
+def test_a_convolution_reads_filters_next_to_each_other(run_program: RunProgram, weight: bool) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 6, 5, 4, 3), "float32", "x"), p.new_input((6, 8, 5, 3, 2), "float32", "w", weight=weight)
+    p.mark_output(p.conv_transpose3d(x, w, strides=(2, 1, 3), pads=1))
+    program = p.graph()
+    assert kernels(program) == [LaunchKind.IMPLICIT_PRODUCT] and "+ o * 1\n" in (source := emit(program))
+    assert ("w_filters_last_kernel" in source) is not weight and ("def prepare" in source) is weight
+    assert error_of(run_program, program) < ROUNDING["float32"]
+
+
+@pytest.mark.usefixtures("of_any_size")
 def test_a_value_that_others_read_is_written() -> None:
     p = new_kernel_graph()
     x, w = p.new_input((1, 4, 4, 4, 4), "float32", "x"), p.new_input((8, 4, 3, 3, 3), "float32", "w")
