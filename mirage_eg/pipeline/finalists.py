@@ -14,7 +14,8 @@ from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.deadline import NEVER
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
-from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.ir.serialize import to_json
+from mirage_eg.optimizer.measurement import Measurement, fingerprint
 from mirage_eg.pipeline.choose_candidates import (
     Groups,
     choose,
@@ -69,12 +70,14 @@ def find_finalists(
         return Finalists(search, candidates, (form,), Verified((Compiler(run).library(form),)), (), behind=lost)
     notes: list[str] = []
     measurements: tuple[Measurement, ...] = ()
+    tuned: Sequence[Lowered] = ()
     chosen: Sequence[Lowered] = ()
     seconds = 0.0
     if run.on_gpu:
         groups = _untuned_first(run, library, diverse_by_kind(candidates))
         begun = perf_counter()
-        chosen, measurements = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
+        tuned, measurements = tune_candidates(run, groups, {**search.plans.choices, **equal.choices}, started)
+        chosen = tuned[:most]
         seconds = perf_counter() - begun
         if started.own_seconds:
             run = replace(run, until=run.until.later(seconds))
@@ -96,10 +99,11 @@ def find_finalists(
         chosen = with_library(choose(candidates, library, run, most), library)
         verified = _verified(run, chosen, search.primitive, reference, compiler)
     notes += verified.notes
-    if not run.on_gpu and _may_be_beaten(verified, [it.predicted_us for entries in candidates for it in entries]):
-        known = {entry.graph for entry in chosen}
-        spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if it.graph not in known]
-        spares.sort(key=lambda it: it.found.predicted_us)
+    is_left = not run.on_gpu or _were_refused(run, chosen, verified)
+    if is_left and _may_be_beaten(verified, [it.predicted_us for entries in candidates for it in entries]):
+        known = {*(entry.graph for entry in chosen), *(entry.mugraph for entry in measurements)}
+        spares = [it for it in choose(candidates, library, run, most + HEURISTICS.spares) if known.isdisjoint(_names(it))]
+        spares = [*tuned[most:], *sorted(spares, key=lambda it: it.found.predicted_us)]
         if spares:
             notes.append("no fused candidate of those to keep passes the float check: the next ones were verified")
         while not run.until.passed() and _may_be_beaten(verified, [it.found.predicted_us for it in spares]):
@@ -107,6 +111,7 @@ def find_finalists(
             verified = verified.joined(_verified(run, chosen[-1:], search.primitive, reference, compiler))
     if not any(entry.graph == run.program for entry in verified.equal):
         verified = verified.joined(Verified((compiler.library(Lowered(library, library.graph)),)))
+    reference.forget()
     if left_out := search.plans.partition.left_out:
         notes.append(f"there are too many partitions of the program; not searched: {', '.join(left_out)}")
     if isinstance(search.one_kernel.axes, Axes) and not candidates:
@@ -227,6 +232,17 @@ def _most_us_of_a_first(run: Run, verified: Verified) -> float:
 def _good(verified: Verified) -> list[Candidate]:
     """The fused candidates that are equal and pass the float check."""
     return [entry for entry in verified.equal if entry.fused and entry.float_check.ok]
+
+
+def _were_refused(run: Run, chosen: Sequence[Lowered], verified: Verified) -> bool:
+    """Whether the tuner took candidates for right, and none of them passes the checks."""
+    tuned = {it.graph for it in chosen if it.tuned is not None and it.graph != run.program}
+    return bool(tuned) and tuned.isdisjoint(it.graph for it in _good(verified))
+
+
+def _names(entry: Lowered) -> tuple[Graph, str]:
+    """A µGraph, and its name among the measurements."""
+    return entry.graph, fingerprint(to_json(entry.graph))
 
 
 def _may_be_beaten(verified: Verified, others: Sequence[float]) -> bool:

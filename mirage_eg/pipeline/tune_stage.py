@@ -120,7 +120,7 @@ def tune_candidates(
             best.setdefault(entry.variant.graph, entry)
     tuned = sorted(((made.candidates[graph], entry) for graph, entry in best.items()), key=lambda pair: pair[1].us)
     lowered = [_as_tuned(found, entry, run.device) for found, entry in tuned]
-    return deduplicated(lowered, options.top), tuple(measurements)
+    return deduplicated(lowered, options.top + HEURISTICS.spares), tuple(measurements)
 
 
 def open_database(run: Run) -> TuningDatabase | None:

@@ -70,7 +70,6 @@ def verify(
         checked, inside, device = run.work.once(
             STAGE, item, lambda: _check(run, reference, mugraphs, primitive, item[-1]), wanted
         )
-    reference.forget()
     equal, rejected = list[Candidate](), list[tuple[Lowered, Verdict]]()
     for entry, (verdict, check), made in zip(mugraphs, checked, compiled(), strict=True):
         if check is None:

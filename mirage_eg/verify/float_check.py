@@ -179,6 +179,13 @@ class _Checker:
         allowed = [max(own, ERROR_RATIO * error) if isfinite(error) else own for own, error in zip(allowed, plain, strict=True)]
         if len(self._types) != 1:
             return allowed
+        key, known = (trial.name, trial.magnitude), self._inputs.sampled_errors
+        if key not in known:
+            known[key] = self._sampled_errors(trial)
+        return [max(own, ERROR_RATIO * error) for own, error in zip(allowed, known[key], strict=True)]
+
+    def _sampled_errors(self, trial: FloatTrial) -> list[float]:
+        """The largest error of each output under random roundings of the ops of the program."""
         algebra, slices = ShiftedFloats(FloatAlgebra(self._xp)), self._inputs.slice_elements
         deviation = max(dtype.unit_roundoff for dtype in self._types) / sqrt(3)  # of a rounding: uniform up to the roundoff
         written = self._inputs.written
@@ -190,8 +197,7 @@ class _Checker:
         )
         samples = MANY_SAMPLES if few else SAMPLES
         spreads, _ = rounding_spread(written, trial.inputs, trial.outputs, deviation, algebra, slices, samples=samples)
-        largest = [float(self._xp.where(self._xp.isfinite(spread), spread, 0).max()) for spread in spreads]
-        return [max(own, ERROR_RATIO * spread) for own, spread in zip(allowed, largest, strict=True)]
+        return [float(self._xp.where(self._xp.isfinite(spread), spread, 0).max()) for spread in spreads]
 
     def _on_usual(self, candidate: Graph, trial: FloatTrial, allowed: Sequence[float]) -> _TrialResult:
         """A difference counts if it is larger than what rounding does to the program."""

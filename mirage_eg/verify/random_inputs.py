@@ -100,6 +100,7 @@ class RandomInputs:
         self._keep = sum(prod(kind.shape) for kind in program.input_types) <= (KEPT_ELEMENTS if xp is np else KEPT_ON_GPU)
         self._budget = MemoBudget(MEMO_BYTES)  # for the memos of all trials
         self._own_errors: dict[tuple[str, float, bool], list[float]] = {}
+        self.sampled_errors: dict[tuple[str, float], list[float]] = {}  # of the program under random roundings, by trials
         self._memory: dict[tuple[int, int], Array] = {}
         self.slice_elements = SLICE_ELEMENTS if xp is np else SLICE_ON_GPU
         self._fields: dict[tuple[bool, bool, tuple[int, ...]], FieldTrial] = {}

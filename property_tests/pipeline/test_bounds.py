@@ -304,7 +304,8 @@ def test_a_check_of_half_of_the_time_leaves_the_other_half_to_others(monkeypatch
     assert first.fused and first.compile.ok and first.graph not in endless != []
 
 
-def test_a_good_library_form_keeps_no_faster_candidate_from_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+def refused_by_the_check(monkeypatch: pytest.MonkeyPatch) -> list[Graph]:
+    """The first µGraph that is checked; the library form counts as a kernel of ours."""
     refused: list[Graph] = []
 
     def verify(run: Run, reference: Any, batch: Sequence[Lowered], *rest: Any) -> Any:
@@ -314,11 +315,26 @@ def test_a_good_library_form_keeps_no_faster_candidate_from_its_check(monkeypatc
         return replace(found, equal=tuple(wrong))
 
     monkeypatch.setattr(finalists, "verify", verify)
-    monkeypatch.setattr(finalists, "generates_kernels", lambda graph: True)  # the library form has a kernel of ours
+    monkeypatch.setattr(finalists, "generates_kernels", lambda graph: True)
+    return refused
+
+
+def test_a_good_library_form_keeps_no_faster_candidate_from_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = refused_by_the_check(monkeypatch)
     p = mi.new_kernel_graph()
     p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
     found = optimize("", p.graph(), Options(device="cpu", jobs=1, cache=False, top=1)).candidates
     assert refused and found[0].float_check.ok and found[0].graph not in (*refused, p.graph())
+
+
+def test_where_the_check_refuses_the_fastest_tuned_candidates_others_follow(monkeypatch: pytest.MonkeyPatch) -> None:
+    time_by_source(monkeypatch)
+    refused = refused_by_the_check(monkeypatch)
+    p = mi.new_kernel_graph()
+    p.mark_output(p.relu(p.new_input((16, 32), "float32") @ p.new_input((32, 16), "float32")))
+    found = optimize("", p.graph(), Options(device="cuda", jobs=1, cache=False, top=1), tuning=Tuning().of(4.0)).candidates
+    other = next(it for it in found if it.graph not in (*refused, p.graph()))
+    assert refused and other.float_check.ok and other.measured_us is not None
 
 
 @given(st.integers(1, 20), st.integers(0, 19), st.floats(1e-3, 10), st.floats(1e-3, 100))

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 
+from mirage_eg.backends.evaluator.random_rounding import rounding_spread
 from mirage_eg.backends.triton.numerics import form_in_kernels
 from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.ir.dtypes import DType
@@ -399,6 +401,25 @@ def test_the_error_of_few_elements_is_the_largest_of_many_samples(seed: int) -> 
         return graph.graph()
 
     assert float_checks(Reference(averaged(False), 1, seed), [averaged(True)])[0].ok
+
+
+def test_the_roundings_of_a_program_are_sampled_once_for_all_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphs = []
+    for _ in range(2):
+        graph = new_kernel_graph()
+        x = graph.new_input((2, 64), "float32")
+        graph.mark_output(graph.mean(graph.scale(graph.scale(x, 1 / 3), 3.0) if graphs else x, 1))
+        graphs.append(graph.graph())
+    reference, sampled = Reference(graphs[0], 1), list[Graph]()
+
+    def spread(graph: Graph, *args: Any, **given: Any) -> Any:
+        sampled.append(graph)
+        return rounding_spread(graph, *args, **given)
+
+    monkeypatch.setattr(float_check_module, "rounding_spread", spread)
+    monkeypatch.setattr(float_check_module, "ERROR_RATIO", 1e-9)
+    first, count = float_checks(reference, [graphs[1]]), len(sampled)
+    assert float_checks(reference, [graphs[1]]) == first and len(sampled) == count > 0
 
 
 def test_outputs_of_whole_numbers_have_no_share() -> None:
