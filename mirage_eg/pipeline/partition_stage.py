@@ -110,7 +110,8 @@ class Partitioner:
         )
         if run.on_gpu:
             self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)
-            self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=HEURISTICS.explored)
+            explore, until = HEURISTICS.explored, run.until.part(HEURISTICS.until_explored)
+            self._bounds = replace(self._bounds, max_plans=HEURISTICS.measured_plans, explore=explore, explore_until=until)
         self._rounds = count()
         self._finder = KernelFinder(primitive, run.device, self._search, dict(found))
         self._structures = {segment_program(primitive, each.segment): each.structures for each in known}

@@ -47,6 +47,7 @@ class Heuristics:
     until_split: float = (
         0.3  # of that budget; then the search for plans as written ends where statistics of long rows are split
     )
+    until_explored: float = 0.3  # of that budget; then segments are searched no more that only measurements may prefer
     until_plans: float = 0.5  # of that budget; then the search for plans of several kernels ends
     until_rewritten: float = 0.7  # of that budget; then rewritten programs are searched no more
     until_tuned: float = 0.85  # of that budget; then tuning that has no seconds of its own ends

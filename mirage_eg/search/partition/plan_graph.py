@@ -49,6 +49,7 @@ class PartitionLimits:
     max_plans: int = 8
     until: Deadline = NEVER  # states found later have the smallest segment alone
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
+    explore_until: Deadline = NEVER  # the least likely ones last
 
 
 _TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for programs that the one before leaves too large
@@ -315,6 +316,22 @@ class PlanGraph:
                 for other in wider:
                     self.lower_bounds[other] = max(self.lower_bounds[other], least)
             self._changed([number, *wider])
+
+    def waiting(self) -> list[int]:
+        """The segments that were not searched and may have kernels, first that of which a plan may take least."""
+        costs = self._costs_of(0.0, False)
+        behind, before = [inf] * len(self.states), [inf] * len(self.states)  # from a state to the end, from the start to it
+        behind[self.end] = before[0] = 0.0
+        for place in self.order:
+            for number, target in self.states[place]:
+                behind[place] = min(behind[place], costs[number] + behind[target])
+        least = [inf] * len(self.segments)
+        for place in reversed(self.order):
+            for number, target in self.states[place]:
+                before[target] = min(before[target], before[place] + costs[number])
+                least[number] = min(least[number], before[place] + costs[number] + behind[target])
+        waiting = [number for number, us in enumerate(least) if us < inf and number not in self.searched]
+        return sorted(waiting, key=least.__getitem__)
 
     def core(self, number: int) -> int:
         """The smallest segment with the products of this one that may take nearly as long, to be searched before it.

@@ -79,7 +79,7 @@ def partition(
     few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
     bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
     if len(graph.segments) <= limits.explore:
-        graph.evaluate([number for number in range(len(graph.segments)) if number not in graph.searched], find)
+        _explore(graph, find, limits)
     front = graph.front(limits.max_kernels)
     least = [plan for place, plan in enumerate(front) if all(plan.us < other.us for other in front[:place])]
     various = graph.covering(limits.max_kernels)[: limits.max_plans // 2] if limits.explore else []
@@ -164,6 +164,12 @@ def _search(
         if len(graph.searched) >= limits.max_searched:
             break
     return bound, False
+
+
+def _explore(graph: PlanGraph, find: Find, limits: PartitionLimits) -> None:
+    """Search the other segments, first that of which a plan may take least."""
+    while not limits.explore_until.passed() and (waiting := graph.waiting()):
+        graph.evaluate(waiting[:1], find, (graph.segments[number] for number in waiting[1:]))
 
 
 def _is_worth_it(bound: float, limits: PartitionLimits) -> bool:

@@ -20,6 +20,7 @@ from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.frontend.workloads import WORKLOADS
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
+from mirage_eg.ir.deadline import after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
@@ -419,6 +420,8 @@ def test_where_plans_are_measured_the_best_one_of_each_segment_is_kept() -> None
     segments = {part.segment for plan in measured.plans for part in plan.parts}
     assert len(measured.searched) == 17 and {segment for segment, _ in measured.searched} == segments
     assert len(measured.plans) <= 20 and few.plans[0].us == measured.plans[0].us
+    late = partition(graph, find, lambda _: 0.0, replace(limits, max_searched=1, explore=10**6, explore_until=after(0.0)))
+    assert len(late.searched) < 17  # the rest only while there is time
 
 
 WHOLE: dict[str, Callable[[], Graph]] = {
