@@ -6,6 +6,7 @@ from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.windows import channels_last
 from mirage_eg.transforms.viewed_program import ViewedProgram, is_channels_last
 
 
@@ -14,6 +15,9 @@ def ordered_images(program: Graph) -> ViewedProgram | None:
 
     def rewrite(copy: GraphCopy, item: Node, value: int) -> int:
         images, channels, *plane = item["shape"]
+        if item["strides"] != channels_last(item["shape"]):  # a slice: its planes have gaps
+            ordered = node("input", **item.mapping | {"shape": (images, *plane, channels), "strides": None})
+            return copy.append(write.transpose(copy.append(ordered), (0, 1 + len(plane), *range(1, 1 + len(plane)))))
         flat = copy.append(node("input", **item.mapping | {"shape": (images, prod(plane), channels), "strides": None}))
         first = copy.append(write.transpose(flat, (0, 2, 1)))
         return copy.append(write.reshape(first, item["shape"]))

@@ -6,7 +6,8 @@ from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.node import Node, TensorType
-from mirage_eg.ir.windows import channels_last, has_planes
+from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.windows import has_planes
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,5 +37,10 @@ class ViewedProgram:
 
 
 def is_channels_last(item: Node) -> bool:
-    """Whether an input is images in this order of memory."""
-    return has_planes(item["shape"]) and item.get("strides") == channels_last(item["shape"])
+    """Whether an input is images in this order of memory, or a slice of such images."""
+    shape: Shape = item["shape"]
+    strides: Shape | None = item.get("strides")
+    if strides is None or not has_planes(shape):
+        return False
+    images, channels, *plane = strides
+    return channels == 1 and images >= plane[0] and plane == sorted(plane, reverse=True) and plane[-1] >= shape[1]

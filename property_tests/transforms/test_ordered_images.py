@@ -80,6 +80,26 @@ def test_what_is_between_convolutions_is_read_channels_last() -> None:
     assert all(item.get("strides") is None for item in segment_program(program, first).inputs)
 
 
+@pytest.mark.parametrize("channels", [8, 4])
+def test_slices_of_images_are_read_in_the_order_of_memory(channels: int) -> None:
+    """A pooling leaves out the last column and the last row."""
+    p = new_kernel_graph()
+    image, weight = p.new_input((2, 8, 5, 5), "float32"), p.new_input((channels, 8, 3, 3), "float32")
+    part = p.slice(p.slice(p.conv2d(image, weight, pads=(1, 1, 1, 1)), 2, 0, 4), 3, 0, 4)
+    pairs = p.reshape(p.relu(part), (2, channels, 2, 2, 2, 2))
+    p.mark_output(p.max(p.max(pairs, 5), 3))
+    program = p.graph()
+    result = program.outputs[0].operands[0]
+    behind = frozenset(program.makers[value] for value in range(part.position + 1, result + 1))
+    segment = segment_program(program, Segment(behind, (part.position,), (result,)))
+    assert [item["strides"] for item in segment.inputs] == [(25 * channels, 1, 5 * channels, channels)]
+    ordered = ordered_images(segment)
+    assert ordered is not None and ordered.program.input_types[0].shape == (2, 4, 4, channels)
+    arrays = inputs_of(segment)
+    joined = ordered.joined(ordered.program)
+    assert worst(evaluate(joined, arrays, FloatAlgebra()), evaluate(segment, arrays, FloatAlgebra())) == 0
+
+
 def pooled(extent: int, images: int = 2) -> Graph:
     p = new_kernel_graph()
     shape = (images, 16, extent, extent)

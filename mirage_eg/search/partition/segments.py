@@ -93,9 +93,13 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
 
 @once_per_graph
 def _images(program: Graph) -> Mapping[int, Shape]:
-    """The strides of the images that are channels last in a kernel graph of the program."""
+    """The strides of the images that are channels last in a kernel graph of the program, and of slices of them."""
     found = {} if program.depends_on_sizes else image_layouts(program, frozenset())
-    return {value: strides for value, strides in found.items() if has_planes(program.types[value].shape)}
+    images = {value: strides for value, strides in found.items() if has_planes(program.types[value].shape)}
+    for item, values in program.numbered():
+        if item.op == "slice" and item["step"] == 1 and item.operands[0] in images:
+            images[values[0]] = images[item.operands[0]]
+    return images
 
 
 def is_barrier(item: Node) -> bool:
