@@ -12,7 +12,7 @@ from math import prod
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import ROW_READS
-from mirage_eg.ir.op.moves import JOINS, MOVES, RESHAPES, TRANSPOSES, VIEWS
+from mirage_eg.ir.op.moves import JOINS, MOVES, RESHAPES, TRANSPOSES, VIEWS, swaps_matrices
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import SizeExpression, most
@@ -158,14 +158,9 @@ def transposed_operands(graph: Graph) -> frozenset[int]:
         position
         for position, (item, values) in enumerate(graph.numbered())
         if item.op in TRANSPOSES
-        and _swaps_matrices(item["permutation"])
+        and swaps_matrices(item["permutation"])
         and {graph.nodes[reader].kind for reader in graph.readers[values[0]]} == {Kind.MATMUL}
     )
-
-
-def _swaps_matrices(permutation: Sequence[int]) -> bool:
-    rank = len(permutation)
-    return tuple(permutation) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:

@@ -69,11 +69,12 @@ def write_attention(file: ProgramFile, attention: LibraryAttention, value: int) 
         file.names[operand] if file.types[operand].shape == shape else f"{file.names[operand]}.reshape{shape}"
         for operand, shape in zip(attention.read, attention.shapes, strict=True)
     )
-    given = f"{q}, {k}.transpose(-1, -2), {v}, {mask[0] if mask else None}, {float(attention.scale)!r}, {attention.constant}"
+    given = f"{q}, {k}.mT, {v}, {mask[0] if mask else None}, {float(attention.scale)!r}, {attention.constant}"
     name = file.name_result(value)
     by_library = all(file.graph.nodes[reader].op not in ("block", "output", *JOINS) for reader in file.graph.readers[value])
     order = "" if by_library else ".contiguous()"
     shape = file.types[attention.values[-2] if attention.order else value].shape
-    reordered = f".permute({attention.order})" if attention.order else ""
-    file.body.append(f"    {name} = attention({given}).reshape({shape}){reordered}{order}")
+    shown = "" if shape == (*attention.shapes[0][:3], attention.shapes[2][3]) else f".reshape({shape})"
+    reordered = f".permute{attention.order}" if attention.order else ""
+    file.body.append(f"    {name} = attention({given}){shown}{reordered}{order}")
     file.calls_torch = True

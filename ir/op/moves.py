@@ -172,13 +172,29 @@ def _patch_call(x: Sequence[str], attributes: Attributes, operands: Sequence[Sha
     return patched
 
 
+def _extents(numbers: Sequence[Any]) -> str:
+    """Numbers as arguments: torch takes twice as long for a tuple."""
+    return ", ".join(map(repr, numbers)) or "()"
+
+
+def swaps_matrices(permutation: Sequence[int]) -> bool:
+    """Whether the last two dims alone change places."""
+    rank = len(permutation)
+    return rank > 1 and tuple(permutation) == (*range(rank - 2), rank - 1, rank - 2)
+
+
+def _permuted(x: Sequence[str], attributes: Attributes, _: Sequence[Shape]) -> str:
+    order = attributes["permutation"]
+    return f"{x[0]}.mT" if swaps_matrices(order) else f"{x[0]}.permute({_extents(order)})"
+
+
 RESHAPE = MoveOp(
     name="reshape",
     attributes={"shape": "ints"},
     shape=shapes.reshape,
     index=_reshape,
     numpy=lambda xp, arrays, lead, attributes: arrays[0].reshape(arrays[0].shape[:lead] + tuple(attributes["shape"])),
-    call=lambda x, a, _: f"{x[0]}.reshape({tuple(a['shape'])})",
+    call=lambda x, a, _: f"{x[0]}.reshape({_extents(a['shape'])})",
     noun="view",
     in_blocks=True,
     is_view=True,
@@ -189,7 +205,7 @@ TRANSPOSE = MoveOp(
     shape=shapes.transpose,
     index=_transpose,
     numpy=lambda xp, arrays, lead, a: arrays[0].transpose(*range(lead), *(lead + dim for dim in a["permutation"])),
-    call=lambda x, a, _: f"{x[0]}.permute({tuple(a['permutation'])})",
+    call=_permuted,
     noun="transposed",
     in_blocks=True,
     is_view=True,

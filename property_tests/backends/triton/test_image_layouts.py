@@ -186,7 +186,7 @@ def test_a_kernel_and_a_convolution_read_one_image(run_program: RunProgram, turn
     graph = p.graph()
     source = emit(graph)
     assert "copy_" not in source and len(re.findall(r"^    \w*_kernel\w*\[", source, re.MULTILINE)) == 2
-    assert source.partition("def launch")[2].count(".permute(") == turned  # of the result alone
+    assert source.partition("def launch")[2].count(".mT") == turned  # of the result alone
     assert is_right(run_program, graph, source, "float16")
 
 
