@@ -163,8 +163,10 @@ def _convolution_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
         dram, copied = dram + _filter_bytes(graph, item), converted_bytes(graph, item) + parts
         return KernelWork("convolution", dram, 2 * product.gathered * product.tile, steps=steps, copied=copied)
     functions = (behind + (_APART if product.steps[-1] > 1 else 0)) * prod(product.result)
-    flops = 2 * product.gathered * product.tile
-    return KernelWork("convolution", dram, flops, slowdown, loads=product.gathered, functions=int(functions))
+    flops, weight = 2 * product.gathered * product.tile, graph.nodes[launch.nodes[0]].operands[1]
+    is_copied = product.copies_filter and weight not in marked_weights(graph) | prepared_values(graph)
+    copied = 2 * graph.types[weight].nbytes if is_copied else 0
+    return KernelWork("convolution", dram, flops, slowdown, loads=product.gathered, functions=int(functions), copied=copied)
 
 
 _STEP = 0.7

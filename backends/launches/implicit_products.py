@@ -166,6 +166,11 @@ class ImplicitProduct:
         return min(found)[-1]
 
     @property
+    def copies_filter(self) -> bool:
+        """Whether the factors of a step do not follow each other in a row-major filter."""
+        return not self.is_small and prod(self.weight[2:]) > 1 and (self.is_transposed or self.terms.folded < 3)
+
+    @property
     def positions(self) -> Shape:
         """The images, and the positions of the largest phase along each dim."""
         return (self.result[0], *(-(-extent // step) for extent, step in zip(self.result[2:], self.steps, strict=True)))

@@ -42,7 +42,7 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
         launch = replace(launch, operands=tuple(read))
         write_each_channel(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
         return
-    if not it.is_small and prod(it.weight[2:]) > 1:
+    if it.copies_filter:
         laid[w], it = _with_filters_last(file, launch, w, it)
         read = [laid.get(operand, operand) for operand in kernel.operands]
     options = (_WARPS, _STAGES) if it.is_small else (it.tile_positions // 32,)
