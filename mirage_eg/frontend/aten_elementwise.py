@@ -5,7 +5,6 @@ from fractions import Fraction
 from functools import partial
 from math import log, prod
 from operator import neg
-from typing import Any
 
 from mirage_eg.frontend.aten_call import Call, Handler, Lazy, cast, named, over, reduction, reshaped
 from mirage_eg.frontend.aten_indicators import truth
@@ -38,16 +37,16 @@ def _sum(x: Tensor | Fraction, y: Tensor | Fraction, factor: Fraction) -> Tensor
 
 def _add(call: Call) -> Tensor:
     """A sum, in which known zeros are no term: such as the mask of a batch without padding."""
-    x, y = call.take("self"), call.take("other")
-    for zeros, name in ((y, "self"), (x, "other")):
-        if _is_zero(call, zeros) and call.number("alpha") == 1 and call.types.get(name) == call.result:
+    for name, zeros in (("self", "other"), ("other", "self")):
+        if call.types.get(name) == call.result and call.number("alpha") == 1 and _is_zero(call, zeros):
             return call.tensor(name)
     return _sum(call.operand("self"), call.operand("other"), call.number("alpha"))
 
 
-def _is_zero(call: Call, node: Any) -> bool:
-    """Whether the numbers of a node depend on no argument and no weight, and are zeros."""
-    return hasattr(node, "target") and call.is_fixed(node) and (array := call.known(node)) is not None and not array.any()
+def _is_zero(call: Call, name: str) -> bool:
+    """Whether an argument is a tensor of zeros that depends on no input and no weight."""
+    is_fixed = name in call.types and call.is_fixed(call.take(name))
+    return is_fixed and (array := call.known_array(name)) is not None and not array.any()
 
 
 def _mul(call: Call) -> Tensor:

@@ -126,8 +126,8 @@ def _joined_slices(graph: Graph, parting: Dissolution, flat: Flat, given: Sequen
 def _prefixes(parting: Dissolution, flat: Flat, given: Sequence[int], parted: Sequence[int]) -> Iterator[tuple[int, int]]:
     """The two slices that split a value which is joined from its parts, the first of them split alike, and so on.
 
-    Each with the values of the same elements that the parted graph joins, by which its axes are named. By the law of what is
-    split and joined the value is the concatenation of these slices, however the given graph joins it.
+    Each slice comes with the value of the same elements in the parted graph, whose axes name those of the slice. By the law of
+    splits and joins the whole value is the concatenation of these slices, however the given graph joins it.
     """
     for (value, box), part in parting.parts.items():
         item = parting.graph.nodes[part]
