@@ -15,7 +15,7 @@ from mirage_eg.ir import write
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, node, result_count
 from mirage_eg.ir.op.elementwise import CASTS, PACKAGED
-from mirage_eg.ir.op.moves import BROADCASTS, JOINS, REPEATS, RESHAPES, TRANSPOSES
+from mirage_eg.ir.op.moves import BROADCASTS, JOINS, REPEATS, RESHAPES, TRANSPOSES, swaps_matrices
 from mirage_eg.ir.ops import Kind
 
 Order = tuple[int, ...]  # of dims
@@ -102,7 +102,7 @@ class OpTerms:
             rank = len(order)
             if list(order) == sorted(order):
                 yield fact("identity", vector(order))
-            if rank > 1 and order == (*range(rank - 2), rank - 1, rank - 2):
+            if swaps_matrices(order):
                 yield fact("swap", vector(order))
             for first in sorted(closed):
                 if len(first) == rank and (both := tuple(first[dim] for dim in order)) in closed:
