@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import permutations
 from math import inf, isnan, prod, sqrt
 from typing import Any
 
 from mirage_eg.frontend.aten_call import SAME_ELEMENTS, Call, Handler, Lazy, behind, cast, first_of, named, over, reshaped
 from mirage_eg.frontend.aten_rearrangements import swapped
-from mirage_eg.frontend.known_masks import known_mask
+from mirage_eg.frontend.known_masks import HIDDEN_BY_CUDNN, known_mask
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.sizes import SizeExpression
@@ -292,7 +293,7 @@ class _Mask:
     shown: bool
 
 
-def _mask(call: Call, rows: int, columns: int) -> _Mask | None:
+def _mask(call: Call, rows: int, columns: int, hidden: float) -> _Mask | None:
     name = "attn_bias" if "attn_bias" in call.arguments else "attn_mask"
     given, causal = call.take(name), bool(call.take("is_causal"))
     if causal and given is not None:
@@ -301,7 +302,7 @@ def _mask(call: Call, rows: int, columns: int) -> _Mask | None:
         return None if columns == 1 else _Mask(call.causal_mask(rows, columns), True, True)
     if given is None:
         return None
-    if (one := known_mask(call, given, rows, columns)) is not None:
+    if (one := known_mask(call, given, rows, columns, hidden)) is not None:
         return None if one.indicator is None else _Mask(one.indicator, True, one.shown)
     known = call.known_array(name)
     if call.is_indicator(name):
@@ -352,14 +353,14 @@ def _before_repeat(call: Call, name: str, x: Tensor) -> Tensor | None:
     return reshaped(source, (*batch, heads, n, d)) if is_repeat else None
 
 
-def _attention(call: Call) -> Tensor:
-    """softmax(scale · Q Kᵀ + mask) V."""
+def _attention(call: Call, hidden: float = -inf) -> Tensor:
+    """softmax(scale · Q Kᵀ + mask) V; a known mask of numbers that are at most `hidden` hides scores."""
     call.ignore("return_debug_mask", "compute_log_sumexp", "enable_gqa")  # the kernels have no flag for groups of heads
     call.require("dropout_p", 0.0)
     q, k, v = call.tensor("query"), call.tensor("key"), call.tensor("value")
     k, v = _before_repeats(call, q, k, v)
     scale = call.number("scale") if call.take("scale") is not None else scale_of_heads(q.shape[-1])
-    mask = _mask(call, q.shape[-2], k.shape[-2])
+    mask = _mask(call, q.shape[-2], k.shape[-2], hidden)
     shape = (*q.shape[:-1], v.shape[-1])
     if len(q.shape) > 2 and q.shape[-3] > k.shape[-3] > 1:
         heads, groups = k.shape[-3], q.shape[-3] // k.shape[-3]
@@ -372,7 +373,7 @@ def _attention(call: Call) -> Tensor:
     return reshaped(_attended(call, scores, mask, v), shape)
 
 
-_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention cudnn_attention fused_attention_overrideable"
+_KERNELS = "flash_attention flash_attention_for_cpu efficient_attention fused_attention_overrideable"
 _OTHERS = ("only the first result of an attention kernel is supported",) * 8  # they serve the backward pass
 
 HANDLERS: Mapping[str, Handler] = {
@@ -402,4 +403,5 @@ HANDLERS: Mapping[str, Handler] = {
     "aten.logsumexp.default": _logsumexp,
     "aten.scaled_dot_product_attention.default": _attention,
     **{f"aten._scaled_dot_product_{kernel}.default": first_of(_attention, *_OTHERS) for kernel in _KERNELS.split()},
+    "aten._scaled_dot_product_cudnn_attention.default": first_of(partial(_attention, hidden=HIDDEN_BY_CUDNN), *_OTHERS),
 }

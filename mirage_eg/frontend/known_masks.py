@@ -1,7 +1,8 @@
 """Masks of attention whose numbers are known at import: the indicator of the scores that count, in as few dims as it needs.
 
 A model computes its mask of `arange`, comparisons and choices, for each sequence of a batch and often as 0 and −∞. What depends
-on no argument and no weight is evaluated once. So a causal mask is the same input as that of `is_causal`.
+on no argument and no weight is evaluated once. So a causal mask is the same input as that of `is_causal`. For cuDNN torch
+writes the least number of float16 for −∞.
 """
 
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from mirage_eg.frontend.aten_call import Call
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.sizes import SizeExpression
 
+HIDDEN_BY_CUDNN = -65504.0  # ATen's convert_boolean_attn_mask_cudnn; the softmax of what is so much less is 0
+
 
 @dataclass(frozen=True, slots=True)
 class KnownMask:
@@ -24,14 +27,15 @@ class KnownMask:
     shown: bool
 
 
-def known_mask(call: Call, node: Any, rows: int, columns: int) -> KnownMask | None:
+def known_mask(call: Call, node: Any, rows: int, columns: int, hidden: float = -inf) -> KnownMask | None:
     """The mask that an FX node adds, or shows scores with, where its numbers are known.
 
-    None where they are not, where they depend on weights, where sequences or heads differ, and of other numbers than 0 and −∞.
+    None where they are not, where they depend on weights, where sequences or heads differ, and of other numbers than 0 and
+    those that are at most `hidden`.
     """
     has_sizes = any(isinstance(extent, SizeExpression) for extent in (rows, columns))
     array = call.known(node) if not has_sizes and call.is_fixed(node) else None
-    counts = None if array is None else counting_scores(array, rows, columns)
+    counts = None if array is None else counting_scores(array, rows, columns, hidden)
     if counts is None:
         return None
     if counts.all():
@@ -43,8 +47,11 @@ def known_mask(call: Call, node: Any, rows: int, columns: int) -> KnownMask | No
     return KnownMask(indicator, bool(counts.any(-1).all()))
 
 
-def counting_scores(mask: Any, rows: int, columns: int) -> Any:
-    """The indicator [rows, columns] that all sequences and heads share; None if they differ, or add other numbers."""
+def counting_scores(mask: Any, rows: int, columns: int, hidden: float = -inf) -> Any:
+    """The indicator [rows, columns] that all sequences and heads share; None if they differ, or add other numbers.
+
+    A finite number that is added to all scores of a row hides none of them: there is no indicator then.
+    """
     for dim in range(mask.ndim - 2):
         first = mask[(slice(None),) * dim + (slice(1),)]
         if not (mask == first).all():
@@ -52,5 +59,6 @@ def counting_scores(mask: Any, rows: int, columns: int) -> Any:
         mask = first
     mask = np.broadcast_to(mask.reshape(mask.shape[-2:]), (rows, columns))
     counts = mask if mask.dtype == bool else mask == 0
-    is_indicator = mask.dtype == bool or (counts | (mask == -inf)).all()
-    return np.ascontiguousarray(counts) if is_indicator else None
+    if mask.dtype != bool and not ((counts | (mask <= hidden)).all() and (hidden == -inf or counts.any(-1).all())):
+        return None
+    return np.ascontiguousarray(counts)

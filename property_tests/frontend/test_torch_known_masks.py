@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as f
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from mirage_eg.frontend.known_masks import counting_scores
+from mirage_eg.frontend.known_masks import HIDDEN_BY_CUDNN, counting_scores
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.torch_compile.fx_regions import fx_regions
 from mirage_eg.torch_compile.rewrite import region_module, replace_regions
@@ -127,6 +127,30 @@ def test_scores_count_where_all_sequences_and_heads_agree() -> None:
     assert np.array_equal(counting_scores(np.array([[True, True, False, True]]), 3, 4), [[True, True, False, True]] * 3)
     assert counting_scores(np.stack([causal, ~causal]), 3, 4) is None
     assert counting_scores(np.full((3, 4), np.nan), 3, 4) is None
+
+
+def test_finite_numbers_hide_scores_of_rows_that_show_others() -> None:
+    shown = np.tri(4, 4, dtype=bool) & ~np.tri(4, 4, -2, dtype=bool)
+    numbers = np.where(shown, 0.0, -65504.0)
+    assert np.array_equal(counting_scores(numbers, 4, 4, HIDDEN_BY_CUDNN), shown)
+    assert counting_scores(numbers, 4, 4) is None
+    assert counting_scores(np.where(shown[::2], 0.0, [[-1.0]]), 2, 4, HIDDEN_BY_CUDNN) is None
+    numbers[1] = -65504.0
+    assert counting_scores(numbers, 4, 4, HIDDEN_BY_CUDNN) is None
+
+
+def test_a_mask_for_cudnn_is_an_indicator() -> None:
+    """A window of keys, whose mask torch makes of -65504 in place of −∞."""
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        shown = (columns() <= rows()) & (columns() > rows() - 3)
+        mask = torch.where(shown, 0.0, -65504.0).to(q.device).expand(BATCH, 1, ROWS, ROWS)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(q.relu(), k, v, mask, False, 0.0, False, False)[0]
+
+    it = imported(attend, *(x.to("meta") for x in (Q, K, V)))
+    shown = (columns() <= rows()) & (columns() > rows() - 3)
+    assert [mask for program in it.programs for mask in masks_of(program)]
+    torch.testing.assert_close(it.run(Q, K, V), f.scaled_dot_product_attention(Q.relu(), K, V, attn_mask=shown))
 
 
 def test_padding_that_a_call_decides_is_not_causal() -> None:

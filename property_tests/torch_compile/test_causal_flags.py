@@ -103,19 +103,33 @@ def test_an_attention_with_a_gradient_keeps_its_mask() -> None:
     assert str(module.graph) == before
 
 
+def with_cudnn(mask: Any) -> bool:
+    """Whether cuDNN's attention with a mask of numbers gets the flag instead."""
+    rows = mask.shape[-1]
+
+    def attend(q: Any, k: Any, v: Any) -> Any:
+        given = mask.to(q.device).expand(1, 2, rows, rows)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, given, False, 0.0, False, False)[0]
+
+    module = make_fx(attend)(*[torch.empty(1, 2, rows, 8, device="meta")] * 3)
+    CausalFlags()(module.graph)
+    [node] = [node for node in module.graph.nodes if "cudnn" in str(node.target)]
+    assert (node.args[3] is None) == node.kwargs.get("is_causal", False)
+    return node.args[3] is None
+
+
 @pytest.mark.parametrize(("rows", "version", "wanted"), [(128, 91000, True), (130, 91000, False), (130, 91501, True)])
 def test_an_older_cudnn_gets_the_flag_for_whole_tiles(
     rows: int, version: int, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def attend(q: Any, k: Any, v: Any) -> Any:
-        mask = torch.where(causal(rows, rows), 0.0, -torch.inf).to(q.device).expand(1, 2, rows, rows)
-        return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, mask, False, 0.0, False, False)[0]
-
     monkeypatch.setattr(torch.backends.cudnn, "version", lambda: version)
-    module = make_fx(attend)(*[torch.empty(1, 2, rows, 8, device="meta")] * 3)
-    CausalFlags()(module.graph)
-    [node] = [node for node in module.graph.nodes if "cudnn" in str(node.target)]
-    assert (node.args[3] is None) == node.kwargs.get("is_causal", False) == wanted
+    assert with_cudnn(torch.where(causal(rows, rows), 0.0, -torch.inf)) == wanted
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_number_that_torch_gives_cudnn_for_a_hidden_score(dtype: torch.dtype) -> None:
+    for fill, wanted in ((-65504.0, True), (-60000.0, False)):
+        assert with_cudnn(torch.where(causal(128, 128), 0.0, fill).to(dtype)) == wanted
 
 
 def test_inductor_runs_the_pass_before_its_own_and_a_user_keeps_another() -> None:
