@@ -6,6 +6,7 @@ Nothing here is trusted: emitted kernels are checked against float64.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from math import prod
 
 from mirage_eg.backends.launches.generated_ops import WindowOp
@@ -225,17 +226,27 @@ def _terms(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_ch
     """The lines before the loop: the channel and the place of each term, and where its elements and factors are."""
     yield f"term = tl.arange(0, {it.terms.rows})"
     yield "c = term"
-    at, of = [f"c * {steps[1]}"], [f"c * {of_channel}"]
+    places, first = list[tuple[str, int, int, int]](), list[str]()
     for dim in reversed(range(3 - it.terms.folded, 3)):
         name, tap = _DIMS[dim], it.taps(dim, 0)
         yield f"j_{name} = c % {it.most[dim]}"
         yield f"c = c // {it.most[dim]}"
-        at.append(f"j_{name} * {-tap.back * steps[2 + dim]}")
-        of.append(f"(first_{name} + j_{name} * {tap.step}) * {taps[2 + dim]}")
-    yield f"term_at = {' + '.join(at)}"
-    yield f"term_of = {' + '.join(of)}"
+        places.append((f"j_{name}", it.most[dim], -tap.back * steps[2 + dim], tap.step * taps[2 + dim]))
+        first += [f"first_{name} * {taps[2 + dim]}"] if it.is_transposed else []
+    places.append(("c", it.terms.channels, steps[1], of_channel))
+    yield f"term_at = {_of_term([(name, extent, at) for name, extent, at, _ in places])}"
+    yield f"term_of = {' + '.join([_of_term([(name, extent, of) for name, extent, _, of in places]), *first])}"
     if exists := _term_exists(it):
         yield f"term_exists = {' & '.join(exists)}"
+
+
+def _of_term(places: Sequence[tuple[str, int, int]]) -> str:
+    """The sum of indices, each with its extent and step, that a term has, the first one innermost: a multiple of the term where
+    they follow each other, which Triton loads as neighbours."""
+    several = [it for it in places if it[1] > 1] or places[-1:]
+    if all(outer == extent * inner for (_, extent, inner), (_, _, outer) in pairwise(several)):
+        return f"term * {several[0][2]}"
+    return " + ".join(f"{name} * {step}" for name, _, step in several)
 
 
 def _term_exists(it: ImplicitProduct) -> list[str]:

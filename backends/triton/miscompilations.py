@@ -1,4 +1,4 @@
-"""Miscompilations of products on tensor cores and of clusters: Triton's, detected in its TTGIR, and one of ptxas, in its PTX.
+"""Miscompilations of products on tensor cores and of clusters: Triton's, detected in its TTGIR, and two of ptxas, in its PTX.
 
 Triton 3.6, 3.7 and 3.9 have two miscompilations of wgmma (sm_90). Every compiled kernel is checked for both, also in the form
 that they would have with tcgen05 (sm_100), and on every target for a tile that is fetched further ahead than it has buffers:
@@ -14,7 +14,9 @@ Emitted kernels avoid both (`storage.needs_copy`, `mirage_eg.search.instantiate.
 ptxas 12.8, which comes with Triton 3.6, adds an undefined register to the descriptor of a tile of wgmma where two tiles of
 different layouts begin at one address at different times: PTX extends the address once, and adds each layout's high word to
 it. Then wgmma reads another place, or the kernel ends with an illegal memory access. ptxas 12.9 and 13.4 compile the same PTX
-correctly. No kernel with such PTX is used, since an emitted file may be compiled by any ptxas.
+correctly. ptxas 12.8, 12.9 and 13.0 add 0 instead of a constant to a pair of 16-bit numbers of which the kernel reads one half.
+LLVM makes such pairs of quotients of small numbers, as the places of a window in a convolution (on an H200 an error of 0.78).
+No kernel with such PTX is used, since an emitted file may be compiled by any ptxas.
 """
 
 import json
@@ -40,13 +42,17 @@ _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?
 _LOCATION = re.compile(r" loc\(.*")
 _CLUSTERED = re.compile(r"^(#\w+) = .*CGALayout = (\[\[.*?\]\])")
 _COMBINED = re.compile(r"tt\.elementwise_inline_asm .* : tensor<(\d+)xf32, (.*?)> -> tensor<")
+_PAIR_SUM = re.compile(r"add\.[su]16x2\s+(%r\d+), (%r\d+|-?\d+), (%r\d+|-?\d+);")
+_CONSTANT = re.compile(r"mov\.[bu]32\s+(%r\d+), -?\d+;")
+_HALVES = re.compile(r"mov\.b32\s+\{(\S+), (\S+)\}, (%r\d+);")
+_REGISTER = re.compile(r"%\w+")
 _DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 
 
 def find_miscompilation(code: str, ptx: str = "") -> str | None:
     """The miscompilation in the TTGIR of a kernel, or of its PTX; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
-    return _overwritten(lines) or _misordered("\n".join(lines)) or _other_parts(lines) or _one_address(ptx)
+    return _overwritten(lines) or _misordered("\n".join(lines)) or _other_parts(lines) or _one_address(ptx) or _half_sum(ptx)
 
 
 def _one_address(ptx: str) -> str | None:
@@ -59,6 +65,21 @@ def _one_address(ptx: str) -> str | None:
     if all(len(words) < 2 for words in layouts.values()):
         return None
     return "ptxas 12.8 gives a wrong descriptor to a tile of a product that begins where one of another layout did"
+
+
+def _half_sum(ptx: str) -> str | None:
+    """The other one of ptxas: a sum of pairs, one of them a constant, of which one half alone is read."""
+    if not (sums := _PAIR_SUM.findall(ptx)):
+        return None
+    constants, times = {*_CONSTANT.findall(ptx)}, Counter(_REGISTER.findall(ptx))
+    reads: defaultdict[str, list[int]] = defaultdict(list)  # how many halves each unpacking of a sum reads
+    for *halves, pair in _HALVES.findall(ptx):
+        reads[pair].append(sum(times[half] > 1 for half in halves))
+    for result, *operands in sums:
+        is_constant = any(it in constants or not it.startswith("%") for it in operands)
+        if is_constant and max(reads[result], default=2) < 2 and len(reads[result]) == times[result] - 1:
+            return "ptxas 12.8 adds 0 instead of a constant to a pair of 16-bit numbers of which one half is read"
+    return None
 
 
 def _overwritten(lines: list[str]) -> str | None:

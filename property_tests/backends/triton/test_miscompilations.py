@@ -111,3 +111,15 @@ def test_layouts_at_different_addresses_are_no_miscompilation() -> None:
     offsets = "".join(f"add.s64 \t%rd5, %rd1, {offset};\n" for offset in (64, -64, 5 << 32, 6 << 32, -(7 << 32)))
     assert find_miscompilation("", one + offsets) is None
     assert "ptxas" in (find_miscompilation("", one + other) or "")
+
+
+@pytest.mark.parametrize(
+    ("halves", "right"), [("%rs3, _", False), ("_, %rs3", False), ("%rs3, %rs4", True), ("%rs3, %rs5", False)]
+)
+def test_sums_of_pairs_with_a_constant_of_which_one_half_is_read_are_found(halves: str, right: bool) -> None:
+    """ptxas 12.8 writes VIADD.16x2 with 0 as the constant, in all but the third."""
+    pair = "mov.b32 \t%r1, {%rs1, %rs2};\nmov.b32 \t%r2, 18;\nadd.s16x2 \t%r3, %r1, %r2;\n"
+    read = "add.s16 \t%rs6, %rs3, %rs4;\n"
+    assert (find_miscompilation("", f"{pair}mov.b32 \t{{{halves}}}, %r3;\n{read}") is None) is right
+    assert find_miscompilation("", f"{pair.replace('mov.b32 	%r2, 18', 'ld.global.b32 %r2, [%rd1]')}{read}") is None
+    assert find_miscompilation("", f"{pair}st.global.b32 [%rd1], %r3;\n") is None
