@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from mirage_eg.backends.cost.library_products import MOVED_ROWS
 from mirage_eg.backends.launches.aligned_rows import narrowed_rows, with_gaps
+from mirage_eg.backends.launches.attention import ROWS_OF_FLASH, LibraryAttention
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
 from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind
 from mirage_eg.backends.launches.placement import placement_of
@@ -35,7 +36,16 @@ def _spread_bytes(graph: Graph) -> Mapping[int, int]:
 
 def reordered_bytes(graph: Graph, launch: Launch) -> int:
     """The bytes that copies of a kernel's result move, which the caller has with other rows, or as a row-major image."""
-    return _spread_bytes(graph).get(launch.results[-1], 0) + _image_bytes(graph, launch)
+    return _spread_bytes(graph).get(launch.results[-1], 0) + _image_bytes(graph, launch) + _attention_bytes(graph, launch)
+
+
+def _attention_bytes(graph: Graph, launch: Launch) -> int:
+    """cuDNN's result has the order of its queries; with fewer rows FlashAttention is asked first."""
+    match launch.call:
+        case LibraryAttention(order=order, shapes=((_, _, rows, _), *_)) as it if order and rows > ROWS_OF_FLASH:
+            strides = placement_of(graph).strides[it.queries]
+            return 0 if strides[-3:] == it.side_by_side[-3:] else 2 * graph.types[launch.results[-1]].nbytes
+    return 0
 
 
 def _image_bytes(graph: Graph, launch: Launch) -> int:

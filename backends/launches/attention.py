@@ -16,13 +16,14 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import SOFTMAXES
 from mirage_eg.ir.op.elementwise import CASTS, QUOTIENTS, SUMS
-from mirage_eg.ir.op.moves import PLAIN_VIEWS, RESHAPES, TRANSPOSES, VIEWS_OF_ALL
+from mirage_eg.ir.op.moves import JOINS, PLAIN_VIEWS, RESHAPES, TRANSPOSES, VIEWS_OF_ALL
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.weights import marked_weights, prepared_values
 from mirage_eg.ir.written_softmax import written_softmax
 
+ROWS_OF_FLASH = 64  # at most: FlashAttention comes before cuDNN's kernel
 _WIDEST, _ALIGNED = 256, 8  # heads: what FlashAttention takes
 HALVES = frozenset({DType.float16, DType.bfloat16})  # types of the library's kernels
 
@@ -49,6 +50,12 @@ class LibraryAttention:
     def read(self) -> tuple[int, ...]:
         return (self.queries, self.keys, self.v, *(() if self.mask is None else (self.mask,)))
 
+    @property
+    def side_by_side(self) -> Shape:
+        """The strides of queries that have the heads of a position side by side, as cuDNN's result has then."""
+        _, heads, rows, width = self.shapes[0]
+        return (heads * rows * width, width, heads * width, 1)
+
 
 def library_attentions(graph: Graph, kinds: Set[DType] = HALVES) -> tuple[LibraryAttention, ...]:
     """The attentions of a kernel graph in these types, in the order of their results; no value is made in two of them."""
@@ -63,6 +70,18 @@ def library_attentions(graph: Graph, kinds: Set[DType] = HALVES) -> tuple[Librar
                 found.append(attention)
                 taken.update(attention.values)
     return tuple(found)
+
+
+def query_layouts(graph: Graph, fixed: Set[int]) -> dict[int, Shape]:
+    """The strides of queries that generated kernels write for a library's attention alone, whose result is asked for with the
+    heads of a position side by side; none of the values `fixed`."""
+    return {
+        it.queries: it.side_by_side
+        for it in library_attentions(graph)
+        if it.order and it.queries not in fixed and graph.node_of[it.queries].op in ("block", *JOINS)
+        if graph.types[it.queries].shape == it.shapes[0]
+        if {graph.makers[value] for value in (*it.values, *it.views)}.issuperset(graph.readers[it.queries])
+    }
 
 
 _VIEWS = VIEWS_OF_ALL | PLAIN_VIEWS

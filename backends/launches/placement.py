@@ -5,12 +5,14 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from mirage_eg.backends.launches.aligned_rows import strides_with_gaps
+from mirage_eg.backends.launches.attention import query_layouts
 from mirage_eg.backends.launches.concatenation import copied_parts, copying_nodes, joint_concats
 from mirage_eg.backends.launches.few_channels import window_operands
 from mirage_eg.backends.launches.image_layouts import converted_inputs, image_layouts
 from mirage_eg.backends.launches.views import View, joined_values, views_of
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape, row_major, text
 
@@ -44,8 +46,8 @@ class Placement:
 
 @once_per_graph
 def placement_of(graph: Graph) -> Placement:
-    """Where the values of a kernel graph lie: row-major but for declared strides, images, aligned rows, views and parts of
-    concatenations.
+    """Where the values of a kernel graph lie: row-major but for declared strides, images, aligned rows, queries of attentions,
+    views and parts of concatenations.
 
     Raises GraphError: layouts contradict each other.
     """
@@ -54,8 +56,12 @@ def placement_of(graph: Graph) -> Placement:
     images = {} if graph.depends_on_sizes else image_layouts(graph, declared)
     plain = {value: row_major(kind.shape) for value, kind in enumerate(graph.types)}
     gaps = strides_with_gaps(graph, declared.union(images))
-    strides = [*(plain | given | images | gaps).values()]
+    queries = query_layouts(graph, declared.union(images, gaps))
+    strides = [*(plain | given | images | gaps | queries).values()]
     joined = joined_values(graph, strides, declared)
+    for value in queries.keys() - {view.base for view in joined.values()}:
+        if graph.node_of[value].op in JOINS:  # the library joins them
+            strides[value] = plain[value]
     copying = copying_nodes(graph)
     copied = frozenset(copying[place] for joint in joint_concats(graph, copying) for place in joint.members)
     copied |= copied_parts(graph).keys()

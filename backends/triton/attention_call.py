@@ -1,6 +1,6 @@
 """The call of the library that computes an attention, in an emitted program."""
 
-from mirage_eg.backends.launches.attention import LibraryAttention
+from mirage_eg.backends.launches.attention import ROWS_OF_FLASH, LibraryAttention
 from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.op.moves import JOINS
@@ -45,7 +45,7 @@ def attention(q, k, v, mask, scale, constant):
     causal = constant and is_causal(mask)
     q, k, v = map(aligned_rows, (q, k, v))
     added = None if mask is None or causal else aligned_rows(mask)
-    fast = [CUDNN, FLASH] if q.shape[2] > 64 else [FLASH, CUDNN]
+    fast = [CUDNN, FLASH] if q.shape[2] > {ROWS_OF_FLASH} else [FLASH, CUDNN]
     safe = q.shape[2] % {ROWS_OF_CUDNN} == 0 or (torch.backends.cudnn.version() or 0) >= {SAFE_CUDNN}
     settings = torch._C  # what torch.nn.attention.sdpa_kernel sets, which takes longer than the attention's own call
     with vars(torch).setdefault("{LOCK}", RLock()):  # the settings are of the process

@@ -10,11 +10,12 @@ import pytest
 
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict
+from mirage_eg.backends.cost.roofline_model import kernel_works, predict
 from mirage_eg.backends.evaluator.evaluate import evaluate
 from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
 from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.backends.triton.numerics import as_kernels_compute
@@ -22,6 +23,8 @@ from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.shapes import row_major
+from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 from mirage_eg.search.partition.segment_search import library_kernels
 from mirage_eg.search.partition.segments import Segmenter, segment_program
 from mirage_eg.transforms.softmax_shift import drop_shifts, with_shifts
@@ -328,4 +331,39 @@ def test_batch_and_heads_are_merged_without_a_copy(run_program: RunProgram, read
         graph.node_of[value].op == "reshape" for value in found.read
     )
     assert "reshape((8," not in "".join(line for line in emit(graph).splitlines() if CALL in line or not reads)
+    assert error_of(run_program, graph, scale=0.5) < 2 * ROUNDING["float16"]
+
+
+def doubled(p: KernelGraph, x: Tensor) -> Tensor:
+    """2 x of [batch, heads, rows, columns], by a generated kernel with a thread block for each batch and head."""
+    block = new_threadblock_graph(x.shape[:2])
+    block.new_output(block.scale(block.new_input(x, (0, 1)), 2), (0, 1))
+    [result] = p.customized([x], block)
+    return result
+
+
+@pytest.mark.parametrize("form", ["whole", "halves", "joined by the library", "read by others"])
+def test_queries_lie_as_the_result_is_wanted(run_program: RunProgram, form: str) -> None:
+    """cuDNN's result has the order of its queries in memory: with heads side by side it needs no copy, and no time for one."""
+    p, rows, heads = new_kernel_graph(), 80, 3  # so many rows are cuDNN's
+    x = p.new_input((2, heads, rows, WIDTH), "float16", "x")
+    halves = p.split(x, 2, 3)
+    match form:
+        case "halves":  # as the two halves of a rotary embedding
+            q = p.concat([doubled(p, halves[0]), doubled(p, halves[1])], 3)
+        case "joined by the library":
+            q = p.concat([doubled(p, halves[0]), halves[1]], 3)
+        case _:
+            q = doubled(p, x)
+    keys, v = (p.new_input((2, heads, *shape), "float16") for shape in ((WIDTH, KEYS), (KEYS, WIDTH)))
+    attended = p.softmax(p.scale(q @ keys, 0.25), 3) @ v
+    p.mark_output(p.relu(p.reshape(p.transpose(attended, (0, 2, 1, 3)), (2, rows, heads * WIDTH))))
+    if form == "read by others":
+        p.mark_output(p.relu(q))
+    graph = p.graph()
+    [call] = library_attentions(graph)
+    in_place = form in ("whole", "halves")
+    assert placement_of(graph).strides[call.queries] == (call.side_by_side if in_place else row_major(call.shapes[0]))
+    [attention] = [it for it in kernel_works(graph) if it.op == "attention"]
+    assert attention.copied == (0 if in_place else 2 * graph.types[call.values[-1]].nbytes)
     assert error_of(run_program, graph, scale=0.5) < 2 * ROUNDING["float16"]
