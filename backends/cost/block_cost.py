@@ -7,6 +7,7 @@ from math import ceil, inf, log2, prod
 from typing import Any, NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
+from mirage_eg.backends.cost.gathered_lines import GATHERED, gathered_lines
 from mirage_eg.backends.cost.liveness import live_tiles, shows_tile
 from mirage_eg.backends.cost.registers import (
     MOST_THREADS,
@@ -309,7 +310,7 @@ def work_of_tiles(
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
                 between_threads += _between_threads(item, shapes, threads) * times
-    arithmetic += 0 if ahead else between_threads  # four lanes have a row of a product
+    arithmetic += (0 if ahead else between_threads) + (0 if results else _gathered(block, shapes, iterations, threads))
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     (once, steps), transposed = _sequential_reductions(block, shapes), _transposed_bytes(block, shapes)
     held = results + besides + (odd if ahead else 0)
@@ -322,8 +323,20 @@ def work_of_tiles(
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
 
 
+def _gathered(block: Graph, shapes: Sequence[Shape], iterations: float, threads: int) -> float:
+    """The operations in the time of the lines that loads of short rows touch."""
+    lines = 0.0
+    for item in _tile_ops(block):
+        if item.kind is Kind.BOUNDARY:
+            lines += gathered_lines(tuple(shapes[item.value]), item.tensor, item.size, threads) * (
+                iterations if item.looped else 1
+            )
+    return GATHERED * lines
+
+
 def _between_threads(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> float:
-    """The operations of a reduction besides those within a thread; none of another op."""
+    """The operations of a reduction besides those within a thread; none of another op. Four lanes have a row of a product, for
+    which they do not count."""
     if item.kind is not Kind.REDUCTION:
         return 0.0
     tile, result = shapes[item.operands[0]], shapes[item.value]

@@ -4,6 +4,7 @@ import pytest
 
 from mirage_eg.backends.cost.block_cost import HALVING, block_work
 from mirage_eg.backends.cost.devices import DEVICES
+from mirage_eg.backends.cost.gathered_lines import gathered_lines
 from mirage_eg.backends.cost.roofline_model import predict
 from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.warp_crossings import CROSSED, lanes_of_row
@@ -119,3 +120,26 @@ def test_lanes_share_a_row_by_vectors() -> None:
     assert lanes_of_row((4, 4, 16), 2, 128) == 8  # a thread has two elements of the tile
     assert lanes_of_row((1, 64, 49), 2, 128) == 32  # rows of 49 begin at no vector
     assert lanes_of_row((64, 64, 4), 2, 128) == 1 and lanes_of_row((1, 8192), 2, 128) == 32
+
+
+def test_a_load_of_a_warp_touches_a_line_for_each_row() -> None:
+    images = (128, 64, 63, 4, 63, 4)
+    assert gathered_lines((1, 4096), (8, 4096), 2, 128) == 0 == gathered_lines((64, 32), (64, 32), 4, 128)
+    assert gathered_lines((1, 1, 4, 64), (128, 64, 4, 64), 4, 128) == 0
+    one, eight = (gathered_lines((count, 1, 1, 4, 63, 4), images, 2, 128) for count in (1, 8))
+    assert 0 < 16 * one < eight  # 4 rows of an image are next to each other
+    assert gathered_lines((16, 2, 14, 2), (128, 12, 14, 2), 2, 128) == 14 * 15
+
+
+@pytest.mark.parametrize(("grid", "us"), [((32, 128, 63), 1301), ((64, 16, 63), 1811)])
+def test_loads_of_many_rows_of_four_take_the_predicted_time(grid: tuple[int, ...], us: int) -> None:
+    """Maxima of windows of tanh, behind a convolution that is predicted at 767 µs: level2/82 in float16 on an H200."""
+    g, block = new_kernel_graph(), new_threadblock_graph(grid)
+    x = g.new_input((128, 64, 63, 4, 63, 4), "float16")
+    tile = block.tanh(block.new_input(x, (1, 0, 2)))
+    first, second = (3, 5) if grid[0] == 32 else (5, 3)
+    block.new_output(block.max(block.max(tile, first), second), (1, 0, 2))
+    [result] = g.customized([x], block)
+    g.mark_output(result)
+    [cost] = predict(g.graph(), DEVICES["H200"])
+    assert 0.9 < (767 + cost.us) / us < 1.1
