@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, combinations
 from math import prod
 
 from mirage_eg.ir.errors import GraphError, TiedToSizeError, UnsupportedError
@@ -39,7 +39,8 @@ class Axes:
     slides: tuple[tuple[Dim, Dim, int], ...] = ()
     """An image that its windows do not fill, the windows, and their stride: one window more is a stride of the image more."""
     numberings: tuple[tuple[Dim, Dim], ...] = ()
-    """A dim that ragged tiles cut, and the parts with the indices in one: they count the indices of the dim and some beyond."""
+    """Two numbers of the same indices: a dim, and the parts with the indices in one that tiles cut it into, of ragged tiles
+    with some beyond the dim; or two products of axes without a common refinement."""
     joins: tuple[tuple[Dim, Dims], ...] = ()
     """A dim that a concatenation of unequal parts made, and the dims of these."""
 
@@ -162,13 +163,61 @@ class _Inference:
                 raise _CannotUnifyError(f"extents {self.size[x]} and {self.size[y]} overlap without dividing")
 
     def align(self, left: Sequence[int], right: Sequence[int]) -> None:
-        """`unify`; with `barriers` the indices of products without a common refinement are distinct."""
+        """`unify`; with `barriers` also products without a common refinement: two numberings of the same indices, if `finest`,
+        else indices that are distinct."""
         try:
             self.unify(left, right)
         except _CannotUnifyError:
             if not self.barriers:
                 raise
-            self.indexed.update(left, right)
+            if not self.finest:
+                self.indexed.update(left, right)
+                return
+            one, other = self.unmatched(left, right)
+            if (first := self.first_of(one)) is not one:
+                self.align(first, other)
+            elif self.leaves(self.first_of(other)) != self.leaves(one):
+                self.numberings.append((one, other))
+
+    def unmatched(self, left: Sequence[int], right: Sequence[int]) -> tuple[Dim, Dim]:
+        """Two row-major products of axes without the axes with which both begin, and those with which both can end."""
+        while True:
+            a, b = self.leaves(left), self.leaves(right)
+            same = next(place for place, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+            left, right = a[same:], b[same:]
+            x, y = sorted((left[-1], right[-1]), key=self.size.__getitem__)
+            if self.size[y] % self.size[x]:
+                return tuple(left), tuple(right)
+            if self.size[x] == self.size[y]:
+                self.parent[y] = x
+                left, right = left[:-1], right[:-1]
+            else:
+                self.split(y, self.size[y] // self.size[x])
+
+    def is_exact(self, *dims: Dim) -> bool:
+        """Whether dims have equally many indices: one numbers those of the other, and none beyond."""
+        [extents] = self.extents([dims])
+        return len({*extents}) == 1
+
+    def tie_numberings(self) -> None:
+        """Two numberings of one product of axes that fit each other are one, and so are the two products of one numbering."""
+        pairs = [pair for pair in self.numberings if self.is_exact(*pair)]
+        tied = True
+        while tied:
+            tied = False
+            for one, other in combinations(pairs, 2):
+                for same, left, right in ((0, one[1], other[1]), (1, one[0], other[0])):
+                    if self.leaves(one[same]) == self.leaves(other[same]) and self.leaves(left) != self.leaves(right):
+                        with suppress(_CannotUnifyError):
+                            self.unify(left, right)
+                            tied = True
+
+    def first_of(self, dim: Dim) -> Dim:
+        """The product of axes whose indices a dim numbers, if it numbers all of them and none beyond; else the dim."""
+        known = (
+            whole for whole, parts in self.numberings if self.leaves(parts) == self.leaves(dim) and self.is_exact(whole, parts)
+        )
+        return next(known, dim)
 
     def broadcast(self, operands: Sequence[Dims]) -> Dims:
         """The dims of an elementwise result."""
@@ -328,6 +377,7 @@ class _Inference:
         return number + part if item.op in JOINS else part
 
     def finish(self, dims: Sequence[Dims], repeats: bool) -> Axes:
+        self.tie_numberings()
         found = [tuple(tuple(self.leaves(dim)) for dim in value) for value in dims]
         order = list(dict.fromkeys(atom for value in found for dim in value for atom in dim))
         number = {atom: axis for axis, atom in enumerate(order)}
@@ -347,7 +397,7 @@ class _Inference:
             return tuple(number[atom] for atom in self.leaves(dim))
 
         slides = tuple((final(image), final(windows), stride) for image, windows, stride in self.slides)
-        numberings = tuple((final(whole), final(parts)) for whole, parts in self.numberings)
+        numberings = tuple(dict.fromkeys((final(self.first_of(whole)), final(parts)) for whole, parts in self.numberings))
         joins = tuple((final(joined), tuple(map(final, parts))) for joined, parts in self.joins)
         return Axes(names, sizes, renamed, reduced, indexed, reach, slides, numberings, joins)
 

@@ -2,8 +2,8 @@
 
 If each kernel computes from its operands what the program computes from the same values, then, kernel by kernel, all these
 values are equal, and so are the outputs. Which values of the program a kernel reads and computes is a guess: the values that
-agree in a random field at sizes of 2 and 3. A wrong guess gives a pair that is not equal, and then the whole is checked; so
-nothing here is trusted but the composition itself.
+agree in a random field at sizes of 2 and 3, or, where that takes too long, those that the same library ops read. A wrong guess
+gives a pair that is not equal, and then the whole is checked; so nothing here is trusted but the composition itself.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,7 +19,9 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, nodes_between
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS, LOGARITHMS, QUOTIENTS, ROOTS
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.passes import without_repeats
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.windows import CONVOLUTIONS, TRANSPOSED
 from mirage_eg.verify.random_inputs import RandomInputs
@@ -47,6 +49,11 @@ def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
     primitive = expand(program)
     is_cut = primitive.ops and candidate.ops and _ends_are_apart(primitive, candidate)
     same = _same_values(primitive, candidate, seed) if is_cut else {}
+    if same is None:
+        primitive = without_repeats(primitive)
+        same = _read_alike(primitive, candidate)
+    ends, hidden = _ends(candidate), _exponents(primitive) | _unnormalized(primitive)
+    same = {value: other for value, other in same.items() if value not in ends and other not in hidden}
     parts = _Parts(cache(partial(part_of, primitive)), cache(partial(part_of, candidate)))
     while same:
         found = _cut(primitive, candidate, same, parts)
@@ -56,13 +63,13 @@ def pairs_of(program: Graph, candidate: Graph, seed: int) -> tuple[Pair, ...]:
     return (Pair(program, candidate),)
 
 
-def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
-    """For inner values of the µGraph the values of the program that seem to be the same."""
+def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int] | None:
+    """For inner values of the µGraph the values of the program that seem to be the same; None where that takes too long."""
     try:
         joint = joint_axes(program, candidate)
         small, kernels = joint.at(joint.tiny())
         if evaluation_size(small) + evaluation_size(kernels) > MOST_ELEMENTS:
-            return {}
+            return None
         shared = _shared_products(small, kernels)
         parts = [_behind(graph, [pair[side] for pair in shared]) for side, graph in enumerate((small, kernels))]
         trial = RandomInputs(parts[0][0], seed).field(0)
@@ -79,8 +86,38 @@ def _same_values(program: Graph, candidate: Graph, seed: int) -> dict[int, int]:
                 known.setdefault(key, value)
             elif key in known:
                 found[value] = known[key]
-    ends, hidden = _ends(candidate), _exponents(program) | _unnormalized(program)
-    return {value: other for value, other in found.items() if value not in ends and other not in hidden}
+    return found
+
+
+def _read_alike(program: Graph, candidate: Graph) -> dict[int, int]:
+    """For first operands of library ops, cuts and joins in a µGraph those of the same ops in the program, in their order.
+
+    Of an operand and the values that it is a view of, the first that has the same type in both; ops of which the two have
+    different numbers are left out.
+    """
+    found: list[dict[object, list[list[int]]]] = []
+    for graph in (program, candidate):
+        read = dict[object, list[list[int]]]()
+        for item, _ in graph.numbered():
+            if item.kind is Kind.LIBRARY or item.op in CUTS_AND_JOINS:
+                types = tuple(graph.types[it] for it in item.operands)
+                read.setdefault((item.op, item.attributes, types), []).append(_viewed(graph, item.operands[0]))
+        found.append(read)
+    same = dict[int, int]()
+    for key, values in found[0].items():
+        own = found[1].get(key, ())
+        for one, other in zip(own, values, strict=True) if len(own) == len(values) else ():
+            alike = [(x, y) for y in other for x in one if candidate.types[x] == program.types[y]]
+            same |= {x: y for x, y in alike[-1:] if candidate.node_of[x].op != "input"}
+    return same
+
+
+def _viewed(graph: Graph, value: int) -> list[int]:
+    """A value, and those of which it is a view, all at the same places of memory or others."""
+    found = [value]
+    while graph.node_of[found[-1]].op in WHOLE_VIEWS:
+        found.append(graph.node_of[found[-1]].operands[0])
+    return found
 
 
 def _shared_products(program: Graph, candidate: Graph) -> list[tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 A ragged cut numbers the indices of a dim anew, by the number of a part and the index in it. An index keeps its meaning under
 any numbering if each value that has one of the two numbers has both, and has the dim once. So few parts of few indices, the
-last of them short, decide about all. Where that does not hold, the dim keeps its extent and its parts.
+last of them short, decide about all. Where that does not hold, the dim keeps its extent and its parts. Tiles of an image that
+end within its rows number its indices anew, too: few rows and columns decide, numbered by any two factors of their product.
 
 A concatenation of unequal parts is an axis whose indices are those of the parts. If each value that varies with one of the axes
 that make it up varies with all of them, and has neither it nor a part twice, then few indices of each part decide.
@@ -30,7 +31,7 @@ def fewest_indices(axes: Axes) -> Counter[int]:
     between them and at both ends, all orders of them and of the borders are among the kept ones.
     """
     least = most_occurrences(axes)
-    least |= Counter({axis: PARTS for _, parts in axes.numberings for axis in parts})
+    least |= Counter({axis: PARTS for pair in axes.numberings if places_beyond(axes, *pair) for axis in pair[1]})
     groups = [{axis} for axis in axes.reach]
     for image, windows, _ in axes.slides:
         own = {*image, *windows}
@@ -80,10 +81,12 @@ def summed_ragged(axes: Axes) -> dict[Dim, list[Dim]]:
 
 
 def _numbered_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[int]:
-    found = set[int]()
+    found, windowed = set[int](), _windowed(axes)
     numberings = dict[Dim, list[Dim]]()
     for whole, parts in axes.numberings:
         numberings.setdefault(whole, []).append(parts)
+        if not windowed.isdisjoint(parts):  # windows tell the numbers apart
+            found.update(whole)
     for (one, own), (other, others) in combinations(numberings.items(), 2):
         if not {*one, *sum(own, ())}.isdisjoint({*other, *sum(others, ())}):
             found.update(one + other)
@@ -98,7 +101,7 @@ def _numbered_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[
 
 def _joined_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[int]:
     found = set[int]()
-    windowed = {*axes.reach, *(axis for image, windows, _ in axes.slides for axis in image + windows)}
+    windowed = _windowed(axes)
     for joined, dims in axes.joins:
         parts = {axis for dim in dims for axis in dim}
         others = (other for other in axes.joins if other != (joined, dims))
@@ -111,6 +114,27 @@ def _joined_unclearly(axes: Axes, occurrences: Sequence[Counter[int]]) -> set[in
     return found
 
 
+def _windowed(axes: Axes) -> set[int]:
+    """The axes of images, and of windows over them."""
+    return {*axes.reach, *(axis for image, windows, _ in axes.slides for axis in image + windows)}
+
+
+def places_beyond(axes: Axes, whole: Dim, parts: Dim) -> int:
+    """How many places beyond a dim its numbers have at few indices: one in ragged parts."""
+    return int(_extent(axes.sizes, parts) > _extent(axes.sizes, whole))
+
+
+def factors(number: int, ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+    """Factors of a number in these ranges; none if there are none."""
+    (least, most), *others = ranges
+    if not others:
+        return (number,) if least <= number <= most else ()
+    for factor in range(least, min(most, number) + 1):
+        if number % factor == 0 and (rest := factors(number // factor, others)):
+            return (factor, *rest)
+    return ()
+
+
 def sizes_that_fit(axes: Axes, wanted: Sequence[int], fixed: Collection[int], least: Mapping[int, int]) -> list[int]:
     """The wanted sizes where ragged tiles, joined parts and windows allow them, else the axes' own; `fixed` axes keep theirs.
 
@@ -119,7 +143,7 @@ def sizes_that_fit(axes: Axes, wanted: Sequence[int], fixed: Collection[int], le
     fixed = {*fixed}
     while True:
         sizes = [own if axis in fixed else size for axis, (own, size) in enumerate(zip(axes.sizes, wanted, strict=True))]
-        _fit(axes, sizes, fixed)
+        _fit(axes, sizes, fixed, least)
         broken = _misfits(axes, sizes, fixed, least)
         if not broken:
             return sizes
@@ -128,11 +152,12 @@ def sizes_that_fit(axes: Axes, wanted: Sequence[int], fixed: Collection[int], le
         fixed |= broken
 
 
-def _fit(axes: Axes, sizes: list[int], fixed: Collection[int]) -> None:
+def _fit(axes: Axes, sizes: list[int], fixed: Collection[int], least: Mapping[int, int]) -> None:
     """Change sizes to those that others need."""
     for whole, parts in axes.numberings:
         if len(whole) == 1:
-            sizes[whole[0]] = _extent(sizes, parts) - 1 if _changed(axes, sizes, parts) else axes.sizes[whole[0]]
+            beyond = places_beyond(axes, whole, parts)
+            sizes[whole[0]] = _extent(sizes, parts) - beyond if _changed(axes, sizes, parts) else axes.sizes[whole[0]]
     for joined, dims in sorted(axes.joins, key=lambda join: len(join[0]) == 1):  # sums of parts last
         own = (*joined[1:], *(axis for dim in dims for axis in dim))
         if len(joined) == 1:
@@ -148,6 +173,21 @@ def _fit(axes: Axes, sizes: list[int], fixed: Collection[int]) -> None:
     for image, windows, stride in reversed(axes.slides):
         if len(image) == 1:
             sizes[image[0]] = axes.sizes[image[0]] - stride * _lost(axes, sizes, windows)
+    for whole, parts in axes.numberings:
+        if len(whole) > 1:
+            for axis, size in zip(parts, _numbers(axes, sizes, (whole, parts), least), strict=True):
+                sizes[axis] = size
+
+
+def _numbers(axes: Axes, sizes: Sequence[int], numbering: tuple[Dim, Dim], least: Mapping[int, int]) -> Sequence[int]:
+    """The sizes of parts that number the indices of a product of axes; ragged ones also a place beyond it, if they can."""
+    whole, parts = numbering
+    if _changed(axes, sizes, whole):
+        ranges = [(min(own, max(2, least[axis])), own) for axis in parts for own in (axes.sizes[axis],)]
+        for beyond in range(places_beyond(axes, *numbering), -1, -1):
+            if found := factors(_extent(sizes, whole) + beyond, ranges):
+                return found
+    return [axes.sizes[axis] for axis in parts]
 
 
 def _misfits(axes: Axes, sizes: Sequence[int], fixed: Collection[int], least: Mapping[int, int]) -> set[int]:
@@ -156,7 +196,9 @@ def _misfits(axes: Axes, sizes: Sequence[int], fixed: Collection[int], least: Ma
     for whole, parts in axes.numberings:
         dim, short = {*whole, *parts}, _extent(sizes, parts) - _extent(sizes, whole)
         enough = all(sizes[axis] >= min(axes.sizes[axis], least[axis]) for axis in whole)
-        if _changed(axes, sizes, whole + parts) and (dim.intersection(fixed) or short not in (0, 1) or not enough):
+        tied = all(axis in fixed for axis in whole) or any(axis in fixed for axis in parts)
+        fits = enough and 0 <= short <= places_beyond(axes, whole, parts)
+        if _changed(axes, sizes, whole + parts) and (tied or not fits):
             broken |= dim
     for joined, dims in axes.joins:
         dim = {*joined, *(axis for part in dims for axis in part)}

@@ -35,7 +35,15 @@ from mirage_eg.ir.op import activations, arithmetic, exponentials
 from mirage_eg.ir.op.elementwise import CASTS, CLAMPS, EXTREMES, PRODUCTS, QUOTIENTS, SQUARES, TERMS
 from mirage_eg.ir.op.moves import BROADCASTS, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
-from mirage_eg.verify.few_indices import PARTS, distinguished, most_occurrences, summed_alone, summed_ragged
+from mirage_eg.verify.few_indices import (
+    PARTS,
+    distinguished,
+    factors,
+    most_occurrences,
+    places_beyond,
+    summed_alone,
+    summed_ragged,
+)
 
 MOST_TERMS = 64  # of a value: a longer sum of products is no candidate
 MOST_PLACES = 1 << 12  # numbers of places that are tried for a ragged dim
@@ -136,12 +144,13 @@ def _few(axes: Axes, group: frozenset[int], ragged: Ragged, wanted: int) -> dict
 
 
 def _ragged_sizes(axes: Axes, whole: Dim, every: Sequence[Dim], wanted: int) -> dict[int, int] | None:
-    """The least sizes of a ragged dim of at least `wanted` indices and of its parts, of which the last lacks one index."""
+    """The least sizes of a dim of at least `wanted` indices and of its parts, of which a ragged last one lacks one index."""
     extent = prod(axes.sizes[axis] for axis in whole)
-    for places in range(max(wanted, PARTS) + 1, min(extent, wanted + MOST_PLACES)):
-        found = [_factors(places - 1, [(2, axes.sizes[axis]) for axis in whole])]
+    for indices in range(max(wanted, PARTS), min(extent, wanted + MOST_PLACES) - 1):
+        found = [factors(indices, [(2, axes.sizes[axis]) for axis in whole])]
         for parts in every if found[0] else ():
-            found.append(_factors(places, [(min(PARTS, axes.sizes[axis]), axes.sizes[axis]) for axis in parts]))
+            places = indices + places_beyond(axes, whole, parts)
+            found.append(factors(places, [(min(PARTS, axes.sizes[axis]), axes.sizes[axis]) for axis in parts]))
             if not found[-1]:
                 break
         if all(found):
@@ -151,17 +160,6 @@ def _ragged_sizes(axes: Axes, whole: Dim, every: Sequence[Dim], wanted: int) -> 
                 for axis, size in zip(dim, sizes, strict=True)
             }
     return None
-
-
-def _factors(number: int, ranges: Sequence[tuple[int, int]]) -> tuple[int, ...]:
-    """Factors of a number in these ranges; none if there are none."""
-    (least, most), *others = ranges
-    if not others:
-        return (number,) if least <= number <= most else ()
-    for factor in range(least, min(most, number) + 1):
-        if number % factor == 0 and (rest := _factors(number // factor, others)):
-            return (factor, *rest)
-    return ()
 
 
 def _divisors(axes: Axes, group: Iterable[int], wanted: int) -> dict[int, int]:

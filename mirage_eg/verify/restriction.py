@@ -139,7 +139,7 @@ class JointAxes:
 
     def kept(self, linear: frozenset[int] = frozenset(), repeated: Mapping[int, int] = NONE) -> list[int]:
         """The kept number of indices of each axis: few of summed axes in which all values are `linear`, or `repeated`."""
-        axes, sizes = self.axes, [*self.axes.sizes]
+        axes, found = self.axes, dict[int, list[int]]()
         fixed, least = distinguished(axes) - linear - repeated.keys(), fewest_indices(axes)
         for count in KEPT:
             wanted = [
@@ -147,9 +147,11 @@ class JointAxes:
                 for axis, size in enumerate(axes.sizes)
             ]
             sizes = sizes_that_fit(axes, wanted, fixed, least)
-            if sum(prod(sizes[axis] for dim in value for axis in dim) for value in axes.dims) <= ELEMENTS:
+            elements = sum(prod(sizes[axis] for dim in value for axis in dim) for value in axes.dims)
+            found.setdefault(elements, sizes)
+            if elements <= ELEMENTS:
                 break
-        return sizes
+        return found[min(found)]  # of fewer some may not fit
 
     def tiny(self) -> list[int]:
         """Sizes of 2 and 3 where slices, ragged tiles and windows allow them: at these the two may be equal by chance."""
