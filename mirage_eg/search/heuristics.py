@@ -45,6 +45,7 @@ class SearchHeuristics:
     few_kernels: int = 3  # few at any rate: plans of so many have a search of their own
     fewest_penalty_us: float = 1e5  # of each kernel, where a plan of the fewest kernels is searched
     core_share: float = 0.95  # of the lower bound of a segment: a smaller one with it is searched first
+    faster_product_us: float = 20.0  # less than the library's time: products with such lower bounds are in the first plan
     tie_penalty_us: float = 1e-3  # of each kernel elsewhere: of equally fast plans the one of fewer kernels
     boundaries_s: float = 0.5  # for which plans of the library are sought where a search is over
     elementwise_boundary: float = 1.5  # cost of a window boundary before a single elementwise reader; of another value 1

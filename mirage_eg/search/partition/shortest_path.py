@@ -7,7 +7,9 @@ has been (Dellin and Srinivasa, 2016, LazySP). Then no other plan through these 
 patience ends first, the result has the gap to the last lower bound.
 
 The first plan has products, convolutions and attention as kernels of the library, and all else between them in few kernels
-(`plan_of_library`). Its graph of plans is small, and none of its products is searched: it takes seconds at most.
+(`plan_of_library`). Its graph of plans is small, and of its products only those are searched that may take much less time in a
+kernel of their own: it takes seconds at most. Bounds of segments that reduce a product know none of its operations, so many of
+them would come before a plan with such a kernel.
 
 Two things are taken for granted, of a segment and a larger one that has the same ops and outputs and more, and reads as many
 bytes at least: the larger one costs no less, and where the outputs are the same and no block graph holds the smaller one, none
@@ -20,6 +22,7 @@ from math import inf
 
 from mirage_eg.ir.deadline import after
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
@@ -115,10 +118,25 @@ def plan_of_library(
         until = after(max(SEARCH.boundaries_s, part * limits.until.left()))
         segments = replace(limits.segments, library_products=True, large_product=(0, 0), every_boundary=every)
         graph = PlanGraph(program, lower_bound, replace(limits, segments=segments, until=until), library)
+        _search_faster_products(program, graph, find)
         bound, _ = _search(graph, find, limits, None, SEARCH.tie_penalty_us)
         if (steps := graph.steps(SEARCH.tie_penalty_us)) or not _is_worth_it(bound, limits):
             return steps
     return ()
+
+
+def _search_faster_products(program: Graph, graph: PlanGraph, find: Find) -> None:
+    """Search the library's products, without attentions, that kernels may compute in much less time, as those in float32."""
+    us = {number: parts[0].kernels.us for number, parts in graph.searched.items()}
+    slow = [number for number, own in us.items() if own - graph.lower_bounds[number] > SEARCH.faster_product_us]
+    products = [number for number in slow if _is_one_product(program, graph.segments[number])]
+    found = zip(products, find([graph.segments[number] for number in products], ()), strict=True)
+    graph.searched |= {number: parts for number, parts in found if parts and parts[0].kernels.us < us[number]}
+
+
+def _is_one_product(program: Graph, segment: Segment) -> bool:
+    kinds = [program.nodes[position].kind for position in segment.nodes]
+    return kinds.count(Kind.MATMUL) == 1 and {*kinds} <= {Kind.MATMUL, Kind.ELEMENTWISE, Kind.REARRANGEMENT}
 
 
 def few_kernels(fewest: int, max_kernels: int | None = None) -> int:

@@ -1,11 +1,13 @@
 """Plans of some kinds of programs: large products, 1×1 convolutions, elementwise chains; and the first plan of a search."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 from random import Random
 
 import pytest
 
+from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.builder import KernelGraph, new_kernel_graph
@@ -15,9 +17,10 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.search.elementwise_chains import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition import shortest_path
+from mirage_eg.search.partition.kernel_finder import KernelFinder
 from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
 from mirage_eg.search.partition.plan_graph import Library, LowerBound, PartitionLimits, PlanGraph
-from mirage_eg.search.partition.segment_search import find_kernels
+from mirage_eg.search.partition.segment_search import SegmentSearch, find_kernels
 from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.verify.reference import Reference
@@ -130,6 +133,27 @@ def test_the_first_plan_has_products_of_the_library_and_fuses_the_rest(apart: tu
     others = 2 if not apart else 3 if len(apart) == 2 else 4
     assert found.plans[0].us == 12 * 7.0 + others * 5.0
     assert ["matmul" in ops for ops in searched].index(True) >= others
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_the_first_plan_has_products_that_are_much_faster_in_kernels(dtype: str) -> None:
+    """With a norm behind a product in float32, level2/94 of KernelBench had the library's where seconds were few."""
+    p = new_kernel_graph()
+    x, w = (p.new_input(shape, dtype, name) for shape, name in (((1024, 8192), "x"), ((8192, 8192), "w")))
+    y = p.reshape(p.clamp(x @ w, -1.0, 1.0), (1024, 256, 32))
+    p.mark_output(p.sub(y, p.mean(y, 2)))
+    h200, asked = DEVICES["H200"], list[Graph]()
+    primitive, task = expand(p.graph()), replace(task_with(), device=h200)
+
+    def run(programs: Sequence[Graph], _: object) -> list[SegmentSearch]:
+        asked.extend(programs)
+        return list(find_kernels(task, programs))
+
+    finder = KernelFinder(primitive, h200, run)
+    steps = shortest_path.plan_of_library(primitive, finder.find, finder.lower_bound, finder.library, PartitionLimits())
+    fused = [step.parts[0].kernels.fused for step in steps if step.parts[0].kernels.us > 100]
+    assert fused == [dtype == "float32"]
+    assert sum("matmul" in {item.op for item in program.nodes} for program in asked) == fused[0]
 
 
 @pytest.mark.parametrize(("budget", "most"), [(20.0, 10.0), (0.0, 0.5)])
