@@ -12,7 +12,7 @@ parts that are read of it, by these laws, for a slice s and a concatenation [a, 
 
 So a rotary embedding by halves is x₁ cos − x₂ sin and x₂ cos + x₁ sin, and a product with joined weights is a product with
 each of them. A part that no such law gives is a slice of the whole value; so are parts that overlap, which would be computed
-twice.
+twice, but for casts of large values, which are cheaper to compute than to store.
 
     cuts    per dim, where concatenations have joined a value: it is computed from piece to piece
 """
@@ -28,6 +28,7 @@ from mirage_eg.ir.concat_cuts import CutFinder, few_pieces
 from mirage_eg.ir.flatten import Flat
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.op.moves import BROADCASTS, CUTS_AND_JOINS, JOINS, RESHAPES, TRANSPOSES, VIEWS_OF_ALL
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.selections import (
@@ -45,6 +46,7 @@ from mirage_eg.ir.selections import (
 from mirage_eg.ir.shapes import Shape, reshape_groups
 
 _MOST = 3  # times the nodes of the given program; a larger one is not taken
+_LARGE = 1 << 22  # bytes of a cast that is computed twice: about a microsecond of a GPU's memory
 
 Box = tuple[Selection, ...]  # of every dim of a value
 
@@ -83,7 +85,8 @@ def dissolve(
         if len(graph.nodes) > _MOST * len(program.nodes):
             return Dissolution(program, {})
         several = {value: [*boxes] for value, boxes in writer.read.items() if value not in kept and len(boxes) > 1}
-        overlapping = {it for it, boxes in several.items() if not all(are_disjoint(*pair) for pair in combinations(boxes, 2))}
+        once = [it for it in several if program.node_of[it].op not in CASTS or program.types[it].nbytes < _LARGE]
+        overlapping = {it for it in once if not all(are_disjoint(*pair) for pair in combinations(several[it], 2))}
         twice = [value for value in several if value in undivided | writer.joining | overlapping]
         if not twice:
             return Dissolution(graph, writer.parts)

@@ -5,6 +5,7 @@ A library kernel moves its operands and result once, and costs as many launches 
 The model is crude on purpose: it ranks candidates before they are timed, and replaces timing without a GPU.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, hypot, prod
@@ -94,7 +95,7 @@ def kernel_works(graph: Graph) -> tuple[KernelWork, ...]:
 
 def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, Orders], BlockWork]) -> KernelWork:
     item, result = graph.nodes[launch.nodes[0]], launch.results[-1]
-    dram = sum(graph.types[value].nbytes for value in (*launch.operands, *launch.results))
+    dram = _read_bytes(graph, launch.operands) + sum(graph.types[value].nbytes for value in launch.results)
     match launch:
         case Launch(call=LibraryAttention() as attention):
             return attention_work(attention, dram)
@@ -131,6 +132,14 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, O
     functions = int(each * prod(graph.types[result].shape))
     tiles = rows_of(item, graph.types[result].shape)
     return KernelWork(item.op, dram, tiles=tiles, waits=waits_of(graph, item, result), functions=functions)
+
+
+def _read_bytes(graph: Graph, values: Iterable[int]) -> int:
+    """The bytes of these values; what several of them show of one value is read once."""
+    views, shown = placement_of(graph).views, Counter[int]()
+    for value in values:
+        shown[views[value].base if value in views else value] += graph.types[value].nbytes
+    return sum(min(nbytes, graph.types[base].nbytes) for base, nbytes in shown.items())
 
 
 def stored_orders(graph: Graph, results: Iterable[int]) -> Orders:

@@ -1,24 +1,41 @@
 """Elementwise chains: of long ones the first ops alone count towards limits, and a program of nothing else is one structure.
 
-The other ops of a chain have one derivation each, so that they do not enlarge the search. An op that repeats the binary op
-before it counts, since laws reassociate the operands of both.
+The other ops of a chain have one derivation each, so that they do not enlarge the search; neither does a cast, which never
+counts. An op that repeats the binary op before it counts, since laws reassociate the operands of both.
 
 An elementwise program is searched as it is, in one block graph: joint extraction makes such kernels of any number of ops. Their
 alternatives are too many to enumerate, and none of them moves fewer bytes.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from mirage_eg.egraph.expression import Split
 from mirage_eg.ir.axes import Axes
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.structure import Load, Step, Structure
 
 
-def continued(program: Graph) -> dict[int, int]:
-    """The predecessor of each node that continues a chain, and is its only reader; both by position."""
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """The predecessor of each node that continues a chain, and is its only reader, and the casts; all by position."""
+
+    predecessors: Mapping[int, int]
+    casts: frozenset[int]
+
+    def uncounted(self, nodes: Iterable[int]) -> list[int]:
+        """Those of these nodes that do not count: casts, and those after the first `SEARCH.chain_ops` of a chain."""
+        index: dict[int, int] = {}
+        for position in sorted(nodes):
+            index[position] = 1 + index.get(self.predecessors.get(position, -1), -1)
+        return [position for position, number in index.items() if number >= SEARCH.chain_ops or position in self.casts]
+
+
+def chains(program: Graph) -> Chains:
+    """The elementwise chains of a program."""
     predecessors = {}
     for position, item in enumerate(program.nodes):
         computed = {operand for operand in item.operands if program.node_of[operand].op != "input"}
@@ -29,20 +46,12 @@ def continued(program: Graph) -> dict[int, int]:
         repeats = other.op == item.op and len(set(item.operands)) > 1
         if other.kind is Kind.ELEMENTWISE and program.readers[before] == (position,) and not repeats:
             predecessors[position] = program.makers[before]
-    return predecessors
-
-
-def uncounted(predecessors: Mapping[int, int], nodes: Iterable[int]) -> int:
-    """How many of these nodes come after the first `SEARCH.chain_ops` of a chain; `predecessors` are those of the program."""
-    index: dict[int, int] = {}
-    for position in sorted(nodes):
-        index[position] = 1 + index.get(predecessors.get(position, -1), -1)
-    return sum(number >= SEARCH.chain_ops for number in index.values())
+    return Chains(predecessors, frozenset(position for position, item in enumerate(program.nodes) if item.op in CASTS))
 
 
 def uncounted_ops(program: Graph) -> int:
     """How many ops of a program do not count towards its limits."""
-    return uncounted(continued(program), range(len(program.nodes)))
+    return len(chains(program).uncounted(range(len(program.nodes))))
 
 
 def elementwise_structure(program: Graph, axes: Axes) -> Structure | None:

@@ -167,6 +167,18 @@ def test_an_overlap_is_computed_once() -> None:
     agree(p.graph(), graph)
 
 
+@pytest.mark.parametrize(("rows", "times"), [(64, 1), (1 << 17, 2)])
+def test_a_large_cast_is_computed_again_for_a_part(rows: int, times: int) -> None:
+    """Statistics read a whole row, and a rotary embedding its halves: a cast to float32 need not be stored for both."""
+    p = new_kernel_graph()
+    x = p.cast(p.new_input((rows, 8), "float16", "X"), "float32")
+    for half in (p.slice(x, 1, 0, 4), p.slice(x, 1, 4, 8)):
+        p.mark_output(p.mul(half, p.mean(x, 1)))
+    graph = dissolve(p.graph()).graph
+    assert Counter(item.op for item in graph.nodes)["cast"] == (3 if times > 1 else 1)
+    agree(p.graph(), graph)
+
+
 def test_one_part_of_an_undivided_product_is_computed_alone() -> None:
     p = new_kernel_graph()
     x = p.new_input((8, 8), "float32", "X")

@@ -66,6 +66,15 @@ def test_the_first_ops_of_a_chain_count_and_those_that_laws_arrange_anew() -> No
     assert uncounted_ops(chain(30, product=True)) == 30 - SEARCH.chain_ops
 
 
+def test_casts_do_not_count() -> None:
+    """As around the normalization of a model in halves, which is computed in float32."""
+    program = mi.new_kernel_graph()
+    wide = program.cast(program.new_input((16, 64), "bfloat16", "x"), "float32")
+    normed = program.mul(wide, program.rsqrt(program.mean(program.square(wide), 1)))
+    program.mark_output(program.cast(normed, "bfloat16"), name="y")
+    assert uncounted_ops(program.graph()) == 2
+
+
 def test_what_two_ops_read_ends_a_chain() -> None:
     program = mi.new_kernel_graph()
     x = program.new_input((16, 64), name="x")

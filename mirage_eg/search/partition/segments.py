@@ -38,7 +38,7 @@ from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import has_planes
-from mirage_eg.search.elementwise_chains import continued, uncounted
+from mirage_eg.search.elementwise_chains import chains
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.chosen_rows import chosen_rows
 from mirage_eg.search.partition.segment_reductions import Reductions
@@ -160,7 +160,7 @@ class Segmenter:
             self.level.append(1 + max((self.level[self.makers[i]] for i in item.operands), default=-1))
         self.unsafe = shifted_values(program)
         self.rows = chosen_rows(program, self.barriers)
-        self._chains = continued(program)
+        self._chains = chains(program)
         self._fused = self._fused_by_library()
         self._inner = frozenset[int]() if self.limits.every_boundary else self._inner_values()
         self.reductions = Reductions(program, self.limits.long_axis, self.limits.tiny_axis, self.limits.longest_held)
@@ -252,7 +252,7 @@ class Segmenter:
                 touched = True
             elif self.program.node_of[value].op not in ("input", "slice") and self.makers[value] not in nodes:
                 maker = self.makers[value]
-                if len(nodes) - uncounted(self._chains, nodes) >= self.limits.max_ops or self._is_outside(maker, cone):
+                if len(nodes) - len(self._chains.uncounted(nodes)) >= self.limits.max_ops or self._is_outside(maker, cone):
                     return frozenset()
                 nodes.add(self.makers[value])
                 frontier += self.program.node_of[value].operands
@@ -433,7 +433,7 @@ class Segmenter:
         return self._admitted[nodes]
 
     def _ops(self, nodes: frozenset[int]) -> int:
-        return sum(counts(self.items[position]) for position in nodes) - uncounted(self._chains, nodes)
+        return sum(counts(self.items[position]) for position in nodes) - len(self._chains.uncounted(nodes))
 
     def whole(self) -> Segment:
         """The segment of all ops, whether one kernel may hold it or not; views of inputs and to outputs are outside."""

@@ -143,3 +143,17 @@ def test_loads_of_many_rows_of_four_take_the_predicted_time(grid: tuple[int, ...
     g.mark_output(result)
     [cost] = predict(g.graph(), DEVICES["H200"])
     assert 0.9 < (767 + cost.us) / us < 1.1
+
+
+def test_what_several_inputs_show_of_one_value_is_read_once() -> None:
+    """As the halves of a row, and the row itself for its statistics."""
+    p, rows = new_kernel_graph(), 1 << 16
+    x = p.new_input((rows, 128), "float16")
+    shown = [x, p.slice(x, 1, 0, 64), p.slice(x, 1, 64, 128)]
+    block = new_threadblock_graph((rows // 16,))
+    row, *halves = (block.new_input(it, (0,)) for it in shown)
+    block.new_output(block.mul(block.add(*halves), block.mean(row, 1)), (0,))
+    [result] = p.customized(shown, block)
+    p.mark_output(result)
+    [cost] = predict(p.graph(), DEVICES["H200"])
+    assert cost.dram_bytes == 2 * rows * (128 + 64)
