@@ -29,7 +29,8 @@ from mirage_eg.lab.bench.search import guided
 from mirage_eg.lab.bench.search_programs import search_programs
 from mirage_eg.pipeline.run.json_values import plain
 from mirage_eg.pipeline.run.peak_memory import peak_bytes, reset_peak
-from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, segment_program
+from mirage_eg.search.partition.plan_records import Segment
+from mirage_eg.search.partition.segments import Needed, Segmenter, segment_program
 from mirage_eg.search.structure_search import SearchLimits, search
 from mirage_eg.transforms.softmax_shift import drop_shifts
 

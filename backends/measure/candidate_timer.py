@@ -10,6 +10,7 @@ from statistics import geometric_mean, median
 from typing import Any
 
 from mirage_eg.backends.measure.timing import (
+    Outcome,
     Timing,
     captured,
     causal_mask,
@@ -88,21 +89,6 @@ _NEAR_OVERFLOW = 0.9  # of the largest finite number: larger values may round to
 
 class DeviceLost(MirageError):
     """The GPU context is unusable (an illegal address, say): continue in a fresh process."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """`us` where the candidate is right; `problem` where it is wrong or does not run.
-
-    `error` is relative to the largest element. `kernels_us` has the time of each generated kernel, where there are several.
-    `tried`: it compiled.
-    """
-
-    us: float | None
-    error: float | None
-    problem: str | None
-    kernels_us: tuple[float, ...] = ()
-    tried: bool = True
 
 
 @dataclass(frozen=True, slots=True)

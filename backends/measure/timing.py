@@ -25,6 +25,21 @@ _BATCH_US = 1000.0  # launches are timed in batches that take about so long: an 
 
 
 @dataclass(frozen=True, slots=True)
+class Outcome:
+    """`us` where the candidate is right; `problem` where it is wrong or does not run.
+
+    `error` is relative to the largest element. `kernels_us` has the time of each generated kernel, where there are several.
+    `tried`: it compiled.
+    """
+
+    us: float | None
+    error: float | None
+    problem: str | None
+    kernels_us: tuple[float, ...] = ()
+    tried: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Timing:
     """Median time of one run of all kernels of a program, in microseconds.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check, Library
-from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.errors import GraphError
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check
-from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 

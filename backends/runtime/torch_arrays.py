@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check
-from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.shapes import Shape

@@ -17,7 +17,6 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import most
 
 LARGEST_OFFSET = 2**31 - 1  # in elements; beyond it, offsets are computed in 64 bits
-ALIGNMENT = 16  # bytes of a vector load; compiled kernels count on it at the address of every array
 GRID_LIMITS = (2**31 - 1, 65535, 65535)  # CUDA's
 NO_PLACES: Mapping[int, str] = MappingProxyType({})
 

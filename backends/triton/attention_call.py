@@ -1,8 +1,8 @@
 """The call of the library that computes an attention, in an emitted program."""
 
 from mirage_eg.backends.launches.attention import ROWS_OF_FLASH, LibraryAttention
-from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.op.moves import JOINS
 
 MOST_MASKS = 256  # constant masks whose form is kept

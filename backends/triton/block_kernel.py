@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage_eg.backends.triton.addressing import (
-    ALIGNMENT,
     LARGEST_OFFSET,
     NO_PLACES,
     Pointer,
@@ -45,6 +44,7 @@ from mirage_eg.backends.triton.schedule import WAITING, Schedule
 from mirage_eg.backends.triton.skipped_iterations import SkippedIterations
 from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maximum_tile
 from mirage_eg.backends.triton.storage import accumulates, is_widening, late_loads, needs_copy, reads_stored
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.backends.triton.tiles import Tile, padding, real_dims, zero_dims
 from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times

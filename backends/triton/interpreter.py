@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from mirage_eg.backends.evaluator.sandbox import Worker
-from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.emulated_assembler import assembled, over_cluster
 from mirage_eg.backends.triton.op_table import NAN_MAX
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.errors import MirageError
 
 Array = np.ndarray[Any, np.dtype[Any]]

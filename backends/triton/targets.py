@@ -26,6 +26,7 @@ TARGETS = {
     "sm_100": Target("cuda", 100, 32, 232_448),
     "gfx942": Target("hip", "gfx942", 64, 65_536),
 }
+ALIGNMENT = 16  # bytes of a vector load; compiled kernels count on it at the address of every array
 
 _CLUSTERS = ("sm_90", "sm_100")
 _CLUSTER_TRITON = (3, 6)  # the first version whose clusters were tried

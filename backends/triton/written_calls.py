@@ -9,10 +9,10 @@ from mirage_eg.backends.launches.few_channels import window_operands, window_pro
 from mirage_eg.backends.launches.image_layouts import filter_strides, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import View, reshaped_strides, runs_in_memory
-from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.joint_concat import laid_channels_last, write_row_major
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.backends.triton.window_rows import write_windows
 from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph

@@ -21,8 +21,7 @@ from mirage_eg.graph_optimizer.rewritten_program import PredictedKernel, Rewritt
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.segments import Segment
+from mirage_eg.search.partition.plan_records import KernelPlan, PlanPart, Segment
 
 CLOSE = 1.02  # a program within this of the bound ends the search: the cost model is no finer
 Find = Callable[[Graph, Sequence[Segment]], Sequence[tuple[PlanPart, ...]]]

@@ -5,8 +5,7 @@ from hashlib import sha256
 from json import loads
 from typing import Any
 
-from mirage_eg.backends.measure.candidate_timer import Outcome
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.timing import Outcome, Timing
 from mirage_eg.backends.triton.schedule import Schedules, schedule_record
 from mirage_eg.ir.shapes import Shape
 

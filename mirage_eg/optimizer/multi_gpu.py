@@ -20,8 +20,8 @@ from typing import Any
 
 from mirage_eg.backends.evaluator.cpu_threads import raise_if_stopped
 from mirage_eg.backends.evaluator.processes import begin_worker, end_processes, install_ops, keep_worker, pickled_ops
-from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES, CandidateTimer, DeviceLost, Outcome, run_once
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.candidate_timer import FIXED_SHAPES, CandidateTimer, DeviceLost, run_once
+from mirage_eg.backends.measure.timing import Outcome, Timing
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.ir.shapes import Shape
 

@@ -18,9 +18,8 @@ from typing import Any, Protocol
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.roofline_model import predict_us
-from mirage_eg.backends.measure.candidate_timer import Outcome
 from mirage_eg.backends.measure.gpu_turn import gpu_turn
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.timing import Outcome, Timing
 from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.bounded_ptxas import SECONDS
 from mirage_eg.backends.triton.schedule import Schedule

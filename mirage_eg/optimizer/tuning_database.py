@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.timing import Outcome
 from mirage_eg.ir.errors import JsonError
 from mirage_eg.ir.json_text import parse_json
 from mirage_eg.optimizer.measurement import JsonLine, Measurement, fingerprint

@@ -25,8 +25,9 @@ from mirage_eg.pipeline.run.report_sections import Diagnosis
 from mirage_eg.pipeline.search_stage import filters_of
 from mirage_eg.search.instantiate.instantiate import instances, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, footprint
+from mirage_eg.search.partition.plan_records import SegmentLimits
 from mirage_eg.search.partition.segment_search import Instantiated, longest_held
-from mirage_eg.search.partition.segments import Segmenter, SegmentLimits, op_count
+from mirage_eg.search.partition.segments import Segmenter, op_count
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, search
 from mirage_eg.verify.reference import verify

@@ -7,7 +7,7 @@ from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.passes import OptimizedMuGraph, optimize_mugraph
-from mirage_eg.search.partition.kernel_plan import KernelPlan
+from mirage_eg.search.partition.plan_records import KernelPlan
 
 
 @dataclass(frozen=True, slots=True)

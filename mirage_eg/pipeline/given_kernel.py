@@ -33,6 +33,7 @@ from mirage_eg.search.instantiate.instantiate import Instantiation
 from mirage_eg.search.instantiate.limits import fits, footprint
 from mirage_eg.search.instantiate.raise_block import OutsideError, RaisedKernel, Source, raise_block, regrouped
 from mirage_eg.search.membership import Departure, departure
+from mirage_eg.search.partition.plan_records import Segment
 from mirage_eg.search.partition.read_names import read_names
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
@@ -42,7 +43,7 @@ from mirage_eg.search.partition.segment_search import (
     search_worthwhile,
     tile_limits,
 )
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.segments import segment_program
 from mirage_eg.search.prune_reasons import RULES
 from mirage_eg.search.structure import AnyStructure, SplitReduction, canonical
 from mirage_eg.search.structure_search import merged

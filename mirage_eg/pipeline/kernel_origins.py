@@ -21,7 +21,8 @@ from mirage_eg.ir.node import NEW_DIM, is_op, node
 from mirage_eg.ir.op.moves import JOINS, PLAIN_VIEWS, TRANSPOSES, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.whole_inputs import whole_inputs
-from mirage_eg.search.partition.segments import Segment, Segmenter
+from mirage_eg.search.partition.plan_records import Segment
+from mirage_eg.search.partition.segments import Segmenter
 from mirage_eg.verify.restriction import JointAxes
 
 _SAMPLE = 512  # elements that are compared to find the order of dims

@@ -57,7 +57,7 @@ from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.tune_stage import device_name
 from mirage_eg.pipeline.verify_stage import Verified
-from mirage_eg.search.partition.kernel_plan import PlanPart
+from mirage_eg.search.partition.plan_records import PlanPart
 from mirage_eg.search.partition.segments import counts, op_count
 from mirage_eg.search.structure_search import SplitRecord
 from mirage_eg.transforms.simplify import Simplification

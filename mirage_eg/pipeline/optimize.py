@@ -15,7 +15,7 @@ from mirage_eg.verify.verdict import Observer
 if TYPE_CHECKING:
     from mirage_eg.optimizer.tune import Tuning
     from mirage_eg.pipeline.region_records import RegionSearch
-    from mirage_eg.search.partition.kernel_plan import KnownSegment
+    from mirage_eg.search.partition.plan_records import KnownSegment
     from mirage_eg.search.trace import Tracer
 
 

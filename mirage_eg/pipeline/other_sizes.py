@@ -38,10 +38,10 @@ from mirage_eg.pipeline.run.result import EVERYTHING, Candidate, Result, Wanted
 from mirage_eg.pipeline.run.run_report import RunReport
 from mirage_eg.pipeline.search_stage import filters_of, is_fused
 from mirage_eg.pipeline.sized_forms import SizedForms
-from mirage_eg.search.partition.kernel_plan import KernelPlan, compose
+from mirage_eg.search.partition.kernel_plan import compose
 from mirage_eg.search.partition.known_segments import plan_again, plans_of_known
+from mirage_eg.search.partition.plan_records import KernelPlan, SegmentLimits
 from mirage_eg.search.partition.segment_search import Task
-from mirage_eg.search.partition.segments import SegmentLimits
 from mirage_eg.search.structure_search import SearchLimits
 from mirage_eg.transforms.simplify import primitive_form
 from mirage_eg.verify.all_sizes import RANDOM_SIZES, SizesVerdict, verify_sizes

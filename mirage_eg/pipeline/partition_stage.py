@@ -22,9 +22,9 @@ from mirage_eg.pipeline.run.result import CompileRecord
 from mirage_eg.pipeline.search_stage import OneKernelSearch, mugraph_of, saturation_limits, segment_task
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, PlanPart
 from mirage_eg.search.partition.known_segments import bound_of_known, find_known
 from mirage_eg.search.partition.plan_graph import PlanStep
+from mirage_eg.search.partition.plan_records import KernelPlan, KnownSegment, PlanPart, Segment, SegmentLimits
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     SegmentSearch,
@@ -35,7 +35,7 @@ from mirage_eg.search.partition.segment_search import (
     for_other_sizes,
     longest_held,
 )
-from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, few_kernels, partition, plan_of_library
 from mirage_eg.search.trace import MOST_OF_SEGMENT, Traced
 from mirage_eg.transforms.split_statistics import with_split_statistics

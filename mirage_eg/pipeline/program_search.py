@@ -10,7 +10,7 @@ from mirage_eg.pipeline.choose_candidates import Groups, pool
 from mirage_eg.pipeline.partition_stage import NOTHING, Partitioner, PlanSearch
 from mirage_eg.pipeline.search_stage import OneKernelSearch, search_one_kernel
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.kernel_plan import KnownSegment
+from mirage_eg.search.partition.plan_records import KnownSegment
 from mirage_eg.search.partition.segment_search import SegmentSearch
 from mirage_eg.search.partition.segments import Segmenter
 

@@ -11,7 +11,7 @@ from mirage_eg.pipeline.program_search import ProgramSearch
 from mirage_eg.pipeline.run.report_sections import RewriteSummary
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.segments import Segment
+from mirage_eg.search.partition.plan_records import Segment
 from mirage_eg.transforms.simplify import Simplification
 
 

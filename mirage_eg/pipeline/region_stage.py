@@ -27,9 +27,10 @@ from mirage_eg.pipeline.run.result import Candidate, CompileRecord
 from mirage_eg.pipeline.search_stage import OneKernelSearch
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.pipeline.verify_stage import Verified, with_steps
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
+from mirage_eg.search.partition.kernel_plan import compose
+from mirage_eg.search.partition.plan_records import PlanPart, Segment, SegmentKernels
 from mirage_eg.search.partition.regions import regions as cut
-from mirage_eg.search.partition.segments import Segment, Segmenter, op_count, segment_program
+from mirage_eg.search.partition.segments import Segmenter, op_count, segment_program
 from mirage_eg.search.partition.shortest_path import Partition
 from mirage_eg.search.structure_search import merged
 from mirage_eg.transforms.simplify import Simplification

@@ -27,7 +27,8 @@ from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.stage_records import Run
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.instantiate.limits import Filters
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart, compose
+from mirage_eg.search.partition.kernel_plan import compose
+from mirage_eg.search.partition.plan_records import KernelPlan, PlanPart, Segment, SegmentLimits
 from mirage_eg.search.partition.segment_search import (
     Instantiated,
     Task,
@@ -36,7 +37,7 @@ from mirage_eg.search.partition.segment_search import (
     longest_held,
     search_splits,
 )
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
+from mirage_eg.search.partition.segments import Segmenter, counts, op_count, segment_program
 from mirage_eg.search.structure import AnyStructure
 from mirage_eg.search.structure_search import NOT_BEGUN, SearchLimits, SearchResult, SplitRecord, merged, split_choices
 from mirage_eg.search.trace import MOST

@@ -14,7 +14,7 @@ from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.pipeline.program_form import is_alike, outline
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.kernel_plan import PlanPart
+from mirage_eg.search.partition.plan_records import PlanPart
 from mirage_eg.search.partition.segments import segment_program
 from mirage_eg.transforms.simplify import primitive_form
 

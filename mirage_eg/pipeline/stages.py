@@ -28,14 +28,12 @@ from time import perf_counter
 from mirage_eg.backends.evaluator.garbage_collection import rare_collections
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
-from mirage_eg.frontend.custom_op_check import check_custom_ops
 from mirage_eg.ir.deadline import Deadline, after
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import REGISTRY
 from mirage_eg.optimizer.tune import Tuning
 from mirage_eg.pipeline.compile_stage import check_cache
-from mirage_eg.pipeline.diagnosis import FailedRun, diagnose
 from mirage_eg.pipeline.equal_programs import EqualPrograms, search_equal_programs
 from mirage_eg.pipeline.finalists import find_finalists
 from mirage_eg.pipeline.make_report import make_report
@@ -55,7 +53,7 @@ from mirage_eg.pipeline.stage_records import Run, Watch
 from mirage_eg.pipeline.trace_stages import trace_region
 from mirage_eg.pipeline.tune_stage import start_tuning, timed_and_ordered
 from mirage_eg.pipeline.verify_stage import first_with_steps
-from mirage_eg.search.partition.kernel_plan import KnownSegment
+from mirage_eg.search.partition.plan_records import KnownSegment
 from mirage_eg.search.partition.segments import op_count
 from mirage_eg.search.trace import Tracer
 from mirage_eg.transforms.constants import with_constants
@@ -148,6 +146,8 @@ def _run(
     run: Run, tuning: Tuning | None, notes: list[str], known: Sequence[KnownSegment], ahead: Sequence[RegionSearch]
 ) -> Result:
     if REGISTRY:
+        from mirage_eg.frontend.custom_op_check import check_custom_ops
+
         with run.watch.stage("custom ops"):
             notes += check_custom_ops(run.program)
     run, further = _with_constants(run)
@@ -265,6 +265,8 @@ def _explanation(run: Run, whole: SearchedRegion, ranked: Sequence[Candidate]) -
     fused = [candidate for candidate in ranked if candidate.fused]
     if _not_verified_us(whole) or any(candidate.compile.ok for candidate in fused):
         return None
+    from mirage_eg.pipeline.diagnosis import FailedRun, diagnose
+
     search, verified = whole.finalists.search.one_kernel, whole.finalists.verified
     rejected = [verdict for _, verdict in verified.rejected]
     errors = [candidate.compile.error or "" for candidate in fused]

@@ -9,9 +9,8 @@ from mirage_eg.pipeline.finalists import Finalists
 from mirage_eg.pipeline.kernel_summary import kernel_summary
 from mirage_eg.pipeline.partition_stage import PlanSearch
 from mirage_eg.pipeline.run.result import Candidate
-from mirage_eg.search.partition.kernel_plan import PlanPart
+from mirage_eg.search.partition.plan_records import PlanPart, Segment
 from mirage_eg.search.partition.segment_search import trace_structures
-from mirage_eg.search.partition.segments import Segment
 from mirage_eg.search.trace import Tracer
 
 

@@ -24,7 +24,7 @@ from mirage_eg.pipeline.run.cache import installed_version, tuning_folder
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run, Watch
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
+from mirage_eg.search.partition.plan_records import KernelPlan, PlanPart
 
 
 def _as_tuned(found: Found, entry: Tuned, device: Device) -> Lowered:

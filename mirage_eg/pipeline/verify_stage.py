@@ -20,7 +20,7 @@ from mirage_eg.pipeline.partition_stage import parts_to_check
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.result import Candidate
 from mirage_eg.pipeline.stage_records import Run
-from mirage_eg.search.partition.kernel_plan import PlanPart
+from mirage_eg.search.partition.plan_records import PlanPart
 from mirage_eg.transforms.whole_products import whole_products
 from mirage_eg.verify.block_reference import BlockReference
 from mirage_eg.verify.evidence import combine_evidence, with_chains

@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from itertools import product
+from typing import TYPE_CHECKING
 
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.partial_equivalence.boxes import PositionBox
-from mirage_eg.partial_equivalence.mutants import Mutant
 from mirage_eg.report.svg import LINE, PAD, picture, rectangle, write
+
+if TYPE_CHECKING:
+    from mirage_eg.partial_equivalence.boxes import PositionBox
+    from mirage_eg.partial_equivalence.mutants import Mutant
 
 SIDE = 168.0  # of the longer side of a plane, in pixels
 MOST_PLANES = 8
@@ -15,7 +18,7 @@ _EQUAL, _WRONG = "epilogue", "bad"
 Kind = list[int]  # positions of a dim that are in the same boxes
 
 
-def regions_svg(mutant: Mutant) -> str:
+def regions_svg(mutant: "Mutant") -> str:
     """The picture of a mutant's boxes: right, or wrong and computed again; planes with equal regions are drawn once."""
     shape = mutant.part.program.output_types[0].shape
     planes = _planes(mutant.boxes, shape)
@@ -40,7 +43,7 @@ def _sides(shape: Shape) -> tuple[int, int]:
     return rows, columns
 
 
-def _planes(boxes: Sequence[PositionBox], shape: Shape) -> list[tuple[str, list[PositionBox]]]:
+def _planes(boxes: "Sequence[PositionBox]", shape: Shape) -> "list[tuple[str, list[PositionBox]]]":
     """A title and the boxes of each kind of plane."""
     lead = len(shape) - 2
     kinds = [_kinds(boxes, dim, shape[dim]) for dim in range(max(lead, 0))]
@@ -56,7 +59,7 @@ def _planes(boxes: Sequence[PositionBox], shape: Shape) -> list[tuple[str, list[
     return planes
 
 
-def _kinds(boxes: Sequence[PositionBox], dim: int, extent: int) -> list[Kind]:
+def _kinds(boxes: "Sequence[PositionBox]", dim: int, extent: int) -> list[Kind]:
     """The positions of a dim, those together that are in the same boxes."""
     inside: list[list[int]] = [[] for _ in range(extent)]
     for number, box in enumerate(boxes):
@@ -73,7 +76,7 @@ def _listed(positions: Kind) -> str:
     return shown if len(positions) <= 3 else f"{shown}, … {positions[-1]}"
 
 
-def _cells(box: PositionBox, left: float, top: float, scale: float) -> list[str]:
+def _cells(box: "PositionBox", left: float, top: float, scale: float) -> list[str]:
     """A box as filled rectangles: one for each run of rows and columns."""
     columns = _runs(sorted(box.dims[-1].values()))
     rows = _runs(sorted(box.dims[-2].values())) if len(box.dims) > 1 else [(0, 1)]

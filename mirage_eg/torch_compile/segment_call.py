@@ -17,10 +17,9 @@ import torch
 
 from mirage_eg.backends.runtime.library_lookup import torch_library
 from mirage_eg.backends.runtime.running_program import RunningProgram
-from mirage_eg.backends.triton.addressing import ALIGNMENT
 from mirage_eg.backends.triton.compile import loaded
 from mirage_eg.backends.triton.file_tables import tables_of
-from mirage_eg.backends.triton.interpreter import interpreter
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.at_sizes import at_sizes, dims_of, named_dims
 from mirage_eg.ir.errors import GraphError, MirageError
 from mirage_eg.ir.graph import Graph
@@ -266,6 +265,8 @@ def run_interpreted(source: str, arrays: Sequence[Any]) -> list[Any]:
 
 @cache
 def _interpreter() -> Callable[..., list[Any]]:
+    from mirage_eg.backends.triton.interpreter import interpreter
+
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(interpreter())

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirage_eg.backends.cost.devices import Device
-from mirage_eg.backends.cost.roofline_model import predict_us
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
 from mirage_eg.ir.deadline import NEVER, Deadline
@@ -24,7 +23,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.sizes import SizeRange
 from mirage_eg.pipeline.bucket_ranges import searched_sizes
 from mirage_eg.pipeline.program_form import vector_products
-from mirage_eg.pipeline.ranking import behind
 from mirage_eg.pipeline.run.cache import OFF, CacheEntry, ResultCache, chosen_cache, now
 from mirage_eg.pipeline.run.json_codec import dumps
 from mirage_eg.pipeline.run.options import Options
@@ -94,11 +92,15 @@ class FoundSegment:
         """The predicted times where its kernels cannot win against Inductor's code, those of a search that ended so first."""
         if self.result.behind is not None or self.candidate is None or self.largest:
             return self.result.behind
+        from mirage_eg.pipeline.ranking import behind
+
         return behind(self.candidate.us, self.program, self.device)
 
     @cached_property
     def library_us(self) -> float:
         """The predicted time of the program with one library kernel an op, at the largest sizes."""
+        from mirage_eg.backends.cost.roofline_model import predict_us
+
         sizes = {name: values.largest for name, values in self.ranges.items()}
         return predict_us(at_sizes(self.program, sizes) if sizes else self.program, self.device)
 

@@ -18,10 +18,6 @@ from mirage_eg.ir.integer_ranges import with_wraps
 from mirage_eg.ir.op.elementwise import CASTS
 from mirage_eg.ir.ops import OPS, Level
 from mirage_eg.ir.sizes import SizeRange
-from mirage_eg.partial_equivalence.all_sizes import symbolic_graph
-from mirage_eg.partial_equivalence.boxes import equal_everywhere
-from mirage_eg.partial_equivalence.size_families import with_fixed_sizes
-from mirage_eg.partial_equivalence.symbolic_extent import Trace, symbolic
 
 MOST_BOXES = 256
 MOST_CASES = 400  # proofs of one claim: sizes below those of the first one, and rests of periods
@@ -54,6 +50,8 @@ def proved_by_boxes(program: Graph, candidate: Graph) -> int | None:
     """On how many boxes two graphs of library kernels are equal, all their positions; None if the boxes do not show it."""
     if not _is_read(program) or not _is_read(candidate):
         return None
+    from mirage_eg.partial_equivalence.boxes import equal_everywhere
+
     try:
         return equal_everywhere(program, candidate, MOST_BOXES)
     except UnsupportedError:
@@ -73,6 +71,8 @@ def proved_sizes(program: Graph, candidate: Graph, ranges: Mapping[str, SizeRang
 
 def _sizes_of(pair: Pair, ranges: Mapping[str, SizeRange]) -> SizesProved | None:
     others = {name: size for name, size in sizes_of(pair[0]).items() if name not in ranges}
+    from mirage_eg.partial_equivalence.size_families import with_fixed_sizes
+
     first = {name: -(-it.least // it.multiple_of) * it.multiple_of for name, it in ranges.items()}
 
     def pair_at(sizes: Mapping[str, int]) -> Pair:
@@ -104,6 +104,10 @@ def holds_from(
     The proof has a symbol for each size. Where it needs a size from which on comparisons do not depend on it, the few smaller
     ones are proved one by one, the others being symbols still. With `partial` they are equal where both are defined.
     """
+    from mirage_eg.partial_equivalence.all_sizes import symbolic_graph
+    from mirage_eg.partial_equivalence.boxes import equal_everywhere
+    from mirage_eg.partial_equivalence.symbolic_extent import Trace, symbolic
+
     waiting: list[tuple[dict[str, int], dict[str, int]]] = [(dict(leasts), {})]  # least sizes of the symbols, and fixed sizes
     for _ in range(MOST_CASES):
         if not waiting:

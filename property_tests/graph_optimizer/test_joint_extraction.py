@@ -17,8 +17,9 @@ from mirage_eg.ir.node import is_op
 from mirage_eg.ir.serialize import to_json
 from mirage_eg.ir.weights import with_weights
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.kernel_plan import compose
+from mirage_eg.search.partition.plan_records import PlanPart, Segment, SegmentKernels
+from mirage_eg.search.partition.segments import segment_program
 from mirage_eg.testing import TAME, programs
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.reference import verify

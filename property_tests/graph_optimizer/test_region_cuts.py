@@ -8,8 +8,9 @@ from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.lab.published_models import bert, nasrnn
+from mirage_eg.search.partition.plan_records import Segment
 from mirage_eg.search.partition.regions import regions
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.segments import segment_program
 
 H200 = find_device("h200")
 MOST = 32

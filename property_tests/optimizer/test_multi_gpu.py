@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError, ending
 from mirage_eg.backends.evaluator.processes import keep_worker
-from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
+from mirage_eg.backends.measure.candidate_timer import DeviceLost
+from mirage_eg.backends.measure.timing import Outcome
 from mirage_eg.ir.deadline import after
 from mirage_eg.ir.errors import MirageError
 from mirage_eg.optimizer import multi_gpu

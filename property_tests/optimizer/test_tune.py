@@ -14,8 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.measure.candidate_timer import Outcome
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.timing import Outcome, Timing
 from mirage_eg.backends.triton.all_sizes import Ranges
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedule

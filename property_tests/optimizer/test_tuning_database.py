@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.timing import Outcome
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.optimizer.tune import Tuned, Tuning, tune
 from mirage_eg.optimizer.tuning_database import TuningDatabase, file_of, read_lines

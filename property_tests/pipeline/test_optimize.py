@@ -13,8 +13,7 @@ import pytest
 
 import mirage_eg as mi
 from mirage_eg.backends.cost.devices import DEVICES, Device
-from mirage_eg.backends.measure.candidate_timer import Outcome
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.timing import Outcome, Timing
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.cli.optimize import verification_text
 from mirage_eg.ir.errors import GraphError, OptionError

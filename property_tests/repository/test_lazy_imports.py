@@ -57,6 +57,13 @@ def test_a_graph_that_the_caches_have_loads_no_importer_and_no_gate() -> None:
     asked = "import mirage_eg.torch_compile.backend as backend\nbackend.Settings().inductor"
     ours = {name.removeprefix("mirage_eg.") for name in loaded(asked)}
     assert not ours & {"torch_compile.compile_graph", "torch_compile.gate", "frontend.aten_ops", "frontend.coverage", "onnx"}
+    assert not ours & {"search.partition.segments", "pipeline.ranking", "backends.cost.roofline_model", "egraph.rulebook"}
+
+
+def test_a_run_loads_what_few_runs_need_only_there() -> None:
+    modules = loaded("import mirage_eg.cli.main, mirage_eg.pipeline.stages, mirage_eg.report.page")
+    assert not {"mirage_eg.pipeline.diagnosis", "mirage_eg.frontend.custom_op_check"} & modules
+    assert not any(name.startswith("mirage_eg.partial_equivalence") for name in modules)
 
 
 def test_the_compiler_of_graphs_loads_no_search_no_proof_and_no_onnx() -> None:

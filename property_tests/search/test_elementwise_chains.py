@@ -18,7 +18,8 @@ from mirage_eg.pipeline.optimize import Result, optimize
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.elementwise_chains import uncounted_ops
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.segments import Segmenter, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.plan_records import SegmentLimits
+from mirage_eg.search.partition.segments import Segmenter, counts, segment_program
 from mirage_eg.transforms.simplify import simplify
 from mirage_eg.verify.proof import Prover
 from property_tests.support.parameters import few

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from mirage_eg.backends.runtime.array_library import ArrayLayout, ArrayLocation, Check
 from mirage_eg.backends.runtime.cuda_driver import Function, LaunchCall
 from mirage_eg.backends.runtime.running_program import RunningProgram
-from mirage_eg.backends.triton.addressing import ALIGNMENT
+from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.ir.shapes import Shape, row_major
 
 _addresses = count(1 << 20, 1 << 20)

@@ -4,8 +4,7 @@ import re
 
 import pytest
 
-from mirage_eg.backends.measure.candidate_timer import Outcome
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.timing import Outcome, Timing
 
 
 class SourceTimer:

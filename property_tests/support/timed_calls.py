@@ -9,8 +9,8 @@ from typing import Any
 
 import loky
 
-from mirage_eg.backends.measure.candidate_timer import DeviceLost, Outcome
-from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.backends.measure.candidate_timer import DeviceLost
+from mirage_eg.backends.measure.timing import Outcome, Timing
 
 
 def process(gpu: str) -> Executor:

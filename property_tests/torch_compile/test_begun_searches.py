@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mirage_eg.backends.evaluator.cpu_threads import OverdueError
-from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.timing import Outcome
 from mirage_eg.ir.builder import new_kernel_graph
 from mirage_eg.ir.deadline import NEVER, after
 from mirage_eg.optimizer.measurement import Measurement
@@ -22,7 +22,7 @@ from mirage_eg.pipeline.run import executors
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.pipeline.run.result import Wanted
-from mirage_eg.search.partition.kernel_plan import KernelPlan
+from mirage_eg.search.partition.plan_records import KernelPlan
 from mirage_eg.torch_compile import segment_keys, segment_store
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.begun_searches import BegunSearches, Search, searches_of

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 import mirage_eg as mi
-from mirage_eg.backends.measure.candidate_timer import Outcome
+from mirage_eg.backends.measure.timing import Outcome
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.optimizer.measurement import Measurement
+from mirage_eg.pipeline import ranking
 from mirage_eg.pipeline.run.result import Behind, CompileRecord, Result
 from mirage_eg.torch_compile import compile_graph, segment_store
 from mirage_eg.torch_compile.backend import backend
@@ -102,7 +103,7 @@ def test_a_segment_whose_kernels_do_not_compile_says_why() -> None:
 def test_a_segment_that_cannot_win_by_prediction_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_graph, "is_timed", lambda settings: True)
     monkeypatch.setattr(compile_graph, "can_time", lambda device: True)
-    monkeypatch.setattr(segment_store, "behind", lambda us, program, device: Behind(9.0, 3.0))
+    monkeypatch.setattr(ranking, "behind", lambda us, program, device: Behind(9.0, 3.0))
     with library_segments(), torch.no_grad():
         torch.compile(projected, backend=backend, options={"gate": "off", "cache": "off", "rest": "eager"})(
             torch.randn(8, WIDTH)

@@ -16,7 +16,8 @@ from mirage_eg.pipeline.optimize import optimize
 from mirage_eg.pipeline.other_sizes import OtherSizes
 from mirage_eg.pipeline.program_form import form_of
 from mirage_eg.pipeline.run.options import Options
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.plan_records import Segment
+from mirage_eg.search.partition.segments import segment_program
 from mirage_eg.transforms.ordered_images import ordered_images
 from property_tests.support.hand_written import ROUNDING, inputs_of, worst
 

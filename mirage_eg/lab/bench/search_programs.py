@@ -8,8 +8,9 @@ from mirage_eg.ir.errors import UnsupportedError
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import Renamed, rename_views
+from mirage_eg.search.partition.plan_records import Segment, SegmentLimits
 from mirage_eg.search.partition.read_names import read_names
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, counts, op_count, segment_program
+from mirage_eg.search.partition.segments import Segmenter, counts, op_count, segment_program
 from mirage_eg.transforms.simplify import primitive_form
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from mirage_eg.optimizer.heuristics import EFFORT, OPTIMIZER, Effort, OptimizerHeuristics
 from mirage_eg.search.heuristics import SEARCH, SearchHeuristics
-from mirage_eg.search.partition.plan_graph import PartitionLimits
+from mirage_eg.search.partition.plan_records import PartitionLimits
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 
-from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.compile import KernelCompile
 from mirage_eg.backends.triton.schedule import Schedules
 from mirage_eg.ir.graph import Graph
 from mirage_eg.optimizer.measurement import Measurement
 from mirage_eg.pipeline.run.run_report import RunReport
-from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment
+from mirage_eg.search.partition.plan_records import KernelPlan, KnownSegment
 from mirage_eg.verify.verdict import FloatCheck, Verdict
 
 NOT_WRITTEN = "# not written"  # how the source of a µGraph begins that Triton has no words for
@@ -106,6 +105,8 @@ class Candidate:
     @property
     def kernels(self) -> int:
         """Kernels that it launches."""
+        from mirage_eg.backends.launches.launch_graph import launches_of
+
         return len(launches_of(self.graph).kernels)
 
     @property

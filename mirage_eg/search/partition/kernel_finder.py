@@ -14,9 +14,9 @@ from mirage_eg.ir.node import is_op
 from mirage_eg.ir.op.elementwise import TERMS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.search.partition.chosen_rows import copies_us
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
+from mirage_eg.search.partition.plan_records import PlanPart, Segment, SegmentKernels
 from mirage_eg.search.partition.segment_search import SegmentSearch, library_kernels
-from mirage_eg.search.partition.segments import Segment, barriers, segment_program
+from mirage_eg.search.partition.segments import barriers, segment_program
 from mirage_eg.search.trace import Traced
 
 

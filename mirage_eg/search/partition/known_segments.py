@@ -9,8 +9,8 @@ from mirage_eg.ir.axes import infer_axes
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.kernel_plan import KernelPlan, KnownSegment, SegmentKernels
-from mirage_eg.search.partition.plan_graph import LowerBound, PartitionLimits
+from mirage_eg.search.partition.plan_graph import LowerBound
+from mirage_eg.search.partition.plan_records import KernelPlan, KnownSegment, PartitionLimits, Segment, SegmentKernels
 from mirage_eg.search.partition.segment_search import (
     FieldCheck,
     SegmentSearch,
@@ -22,7 +22,7 @@ from mirage_eg.search.partition.segment_search import (
     library_kernels,
     of_given,
 )
-from mirage_eg.search.partition.segments import Segment, segment_program
+from mirage_eg.search.partition.segments import segment_program
 from mirage_eg.search.partition.shortest_path import partition
 from mirage_eg.search.structure import AnyStructure
 

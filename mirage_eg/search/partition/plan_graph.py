@@ -1,20 +1,19 @@
 """The graph of plans: states are sets of values still needed, edges are segments, and each path to the end is a plan."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import inf
 from operator import itemgetter
 
-from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.ir.reached import operands_first
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.segments import Needed, Segment, Segmenter, SegmentLimits, op_count, segment_program
+from mirage_eg.search.partition.plan_records import KernelPlan, PartitionLimits, PlanPart, Segment, SegmentLimits
+from mirage_eg.search.partition.segments import Needed, Segmenter, op_count, segment_program
 from mirage_eg.search.partition.windows import windows
 
 # gives of each segment the best µGraph of each number of kernels; the second argument: segments of later calls, likeliest first
@@ -31,25 +30,6 @@ class PlanStep:
     segment: Segment
     parts: tuple[PlanPart, ...]
     needed: Needed
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLimits:
-    segments: SegmentLimits = field(default_factory=SegmentLimits)
-    max_kernels: int | None = None  # of a plan
-    deep: int = 48  # ops; programs of more are searched in windows
-    window: int = 32  # ops of a window
-    max_states: int = 20_000  # above it windows are searched, then shorter segments, then single ops
-    max_edges: int = 60_000  # likewise
-    patience: int = 24  # plans searched in a row without a cheaper one
-    patience_of_few: int = 32  # segments searched in a row without a cheaper plan of few kernels
-    max_searched: int = 320  # segments; a decoder layer searches 78
-    close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
-    most_us: float = inf  # of an equal program's plan: the search ends where none may be cheaper
-    max_plans: int = 8
-    until: Deadline = NEVER  # states found later have the smallest segment alone
-    explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
-    explore_until: Deadline = NEVER  # the least likely ones last
 
 
 _TIGHTER: tuple[Callable[[SegmentLimits], SegmentLimits], ...] = (  # each for programs that the one before leaves too large

@@ -2,7 +2,7 @@
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import PLAIN_VIEWS
-from mirage_eg.search.partition.segments import Segment
+from mirage_eg.search.partition.plan_records import Segment
 
 
 def read_names(program: Graph, segment: Segment) -> tuple[str, ...]:

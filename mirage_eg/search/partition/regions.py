@@ -15,7 +15,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
-from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.search.partition.plan_records import Segment
+from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most

@@ -34,7 +34,7 @@ from mirage_eg.search.elementwise_chains import elementwise_structure, uncounted
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.instantiate import Instantiation, best_first, has_element_types, small_instance
 from mirage_eg.search.instantiate.limits import Filters, TileLimits
-from mirage_eg.search.partition.kernel_plan import SegmentKernels
+from mirage_eg.search.partition.plan_records import SegmentKernels
 from mirage_eg.search.partition.segments import barriers, op_count
 from mirage_eg.search.structure import AnyStructure, Load, Structure, expands_products
 from mirage_eg.search.structure_search import SearchLimits, SearchResult, merged, split_choices

@@ -39,36 +39,12 @@ from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import has_planes
 from mirage_eg.search.elementwise_chains import chains
-from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.partition.chosen_rows import chosen_rows
+from mirage_eg.search.partition.plan_records import Segment, SegmentLimits
 from mirage_eg.search.partition.segment_reductions import Reductions
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 Needed = frozenset[int]  # values
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentLimits:
-    """How far segments reach; `every_boundary`: boundaries are tried also where others are no worse."""
-
-    max_ops: int = 16
-    max_outputs: int = 3
-    long_axis: int = 512  # a longer reduction is split over the loop or the grid
-    tiny_axis: int = 32  # that long a product may be contracted again in its kernel: the rank of an adapter
-    max_cones: int = 400  # segments that end in one op, smallest first
-    longest_held: int = SEARCH.longest_row  # elements of rows whose variances and means are in one kernel
-    large_product: tuple[int, int] = (128, 512)  # rows and columns, terms of a sum: above, the library may win
-    every_boundary: bool = False
-    library_products: bool = False  # products, and what the library computes with them, are kernels of the library alone
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Some ops of a program: positions of its nodes, the values that it reads and those that it leaves."""
-
-    nodes: frozenset[int]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
 
 
 def segment_program(program: Graph, segment: Segment) -> Graph:

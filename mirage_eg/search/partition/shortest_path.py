@@ -25,9 +25,8 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.kernel_plan import KernelPlan, PlanPart
-from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PartitionLimits, PlanGraph, PlanStep
-from mirage_eg.search.partition.segments import Segment
+from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PlanGraph, PlanStep
+from mirage_eg.search.partition.plan_records import KernelPlan, PartitionLimits, PlanPart, Segment
 
 
 @dataclass(frozen=True, slots=True)

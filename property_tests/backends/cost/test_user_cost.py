@@ -19,7 +19,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.pipeline.run.cache_lookup import identity, run_request
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.instantiate.limits import Filters
-from mirage_eg.search.partition.kernel_plan import SegmentKernels
+from mirage_eg.search.partition.plan_records import SegmentKernels
 from mirage_eg.search.partition.segment_search import Task, find_kernels
 from mirage_eg.search.structure_search import SearchLimits
 

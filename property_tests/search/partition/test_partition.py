@@ -26,10 +26,10 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.renamed_views import rename_views
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
-from mirage_eg.search.partition.plan_graph import PartitionLimits
+from mirage_eg.search.partition.kernel_plan import compose
+from mirage_eg.search.partition.plan_records import PartitionLimits, PlanPart, Segment, SegmentKernels, SegmentLimits
 from mirage_eg.search.partition.segment_search import FieldCheck, Task, find_kernels, first_alike, instantiate_equal
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits, segment_program
+from mirage_eg.search.partition.segments import Segmenter, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.structure import Structure, expands_products
 from mirage_eg.search.structure_search import SearchLimits, search

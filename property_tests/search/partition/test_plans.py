@@ -18,10 +18,10 @@ from mirage_eg.search.elementwise_chains import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition import shortest_path
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels
-from mirage_eg.search.partition.plan_graph import Library, LowerBound, PartitionLimits, PlanGraph
+from mirage_eg.search.partition.plan_graph import Library, LowerBound, PlanGraph
+from mirage_eg.search.partition.plan_records import PartitionLimits, PlanPart, Segment, SegmentKernels, SegmentLimits
 from mirage_eg.search.partition.segment_search import SegmentSearch, find_kernels
-from mirage_eg.search.partition.segments import Segment, Segmenter, SegmentLimits
+from mirage_eg.search.partition.segments import Segmenter
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.verify.reference import Reference
 from property_tests.search.partition.test_partition import H100, cut, task_with

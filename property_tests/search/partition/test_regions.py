@@ -12,9 +12,10 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
+from mirage_eg.search.partition.kernel_plan import compose
+from mirage_eg.search.partition.plan_records import PlanPart, Segment, SegmentKernels
 from mirage_eg.search.partition.regions import regions
-from mirage_eg.search.partition.segments import Segment, counts, segment_program
+from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.testing import TAME, programs
 from mirage_eg.verify.reference import Reference
 from property_tests.search.partition.test_windows import layers, mlp

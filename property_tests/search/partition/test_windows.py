@@ -15,9 +15,10 @@ from mirage_eg.pipeline.run.heuristics import Heuristics
 from mirage_eg.pipeline.run.options import Options
 from mirage_eg.search.elementwise_chains import chains
 from mirage_eg.search.partition import plan_graph
-from mirage_eg.search.partition.kernel_plan import PlanPart, SegmentKernels, compose
-from mirage_eg.search.partition.plan_graph import PartitionLimits, PlanGraph
-from mirage_eg.search.partition.segments import Segment, SegmentLimits, counts, segment_program
+from mirage_eg.search.partition.kernel_plan import compose
+from mirage_eg.search.partition.plan_graph import PlanGraph
+from mirage_eg.search.partition.plan_records import PartitionLimits, PlanPart, Segment, SegmentKernels, SegmentLimits
+from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.search.partition.shortest_path import Partition, partition
 from mirage_eg.search.partition.windows import windows
 from mirage_eg.transforms.softmax_shift import drop_shifts
