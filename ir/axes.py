@@ -242,8 +242,8 @@ class _Inference:
                 return operands[0][:dim] + ((),) + operands[0][dim + 1 :]
             case Kind.MATMUL:
                 left, right = operands
-                self.unify(left[-1], right[-2])
-                self.reduced.update(left[-1])
+                self.align(left[-1], right[-2])
+                self.reduced.update(left[-1] + right[-2])
                 batch = self.broadcast((left[:-2], right[:-2])) if len(left) > 2 or len(right) > 2 else ()
                 return (*batch, left[-2], right[-1])
             case Kind.LIBRARY if self.finest and (row := LIBRARY.get(item.op)) is not None and row.axes is not None:
@@ -281,10 +281,11 @@ class _Inference:
     def library(self, item: Node, operands: Sequence[Dims], shape: Shape, letters: str) -> Dims:
         """The dims of the result by the letters of a record."""
         given, made = letters.split("->")
-        named: dict[str, Dim] = {}
+        named, numbered = dict[str, Dim](), list[tuple[str, Dim]]()
         for dims, own in zip(operands, given.split(",") if given else [], strict=True):
             for dim, letter in zip(dims, own, strict=True):
-                self.unify(named.setdefault(letter, dim), dim)
+                self.align(named.setdefault(letter, dim), dim)
+                numbered.append((letter, dim))
         for place, letter in enumerate(filter(_WINDOWS.__contains__, made)):
             dim, pads = named.pop(_WINDOWS[letter]), sum(side[place] for side in sides(item.mapping))
             slid = self.window(dim, shape[2 + place], item["strides"][place], pads)
@@ -293,10 +294,9 @@ class _Inference:
                 self.indexed.update(dim + named[letter])
         for letter, extent in zip(made, shape, strict=True):
             named.setdefault(letter, self.new(extent))
-        self.reduced.update(atom for letter in {*named} - {*made} if letter.islower() for atom in named[letter])
-        self.indexed.update(
-            atom for letter, dim in named.items() if letter.isupper() and letter not in _WINDOWS for atom in dim
-        )
+        every = [*named.items(), *(it for it in numbered if it[0] in named)]
+        self.reduced.update(atom for letter, dim in every if letter.islower() and letter not in made for atom in dim)
+        self.indexed.update(atom for letter, dim in every if letter.isupper() and letter not in _WINDOWS for atom in dim)
         return tuple(named[letter] for letter in made)
 
     def window(self, dim: Dim, count: int, stride: int, pads: int) -> Dim | None:

@@ -120,6 +120,48 @@ def test_the_check_of_a_large_image_in_tiles_is_that_of_a_block() -> None:
     assert reference.check(tiled).verdict is Equality.EQUAL
 
 
+def _product(as_convolution: bool, left: int = 1, right: int = 1, moved: str = "") -> Graph:
+    """exp(x) (w + w) of 72 terms, of which a kernel computes as many at once as `left` and `right` say; a tile of the terms in
+    `moved` comes late."""
+    graph, terms = new_kernel_graph(), 72
+    x, w = graph.new_input((640, 3, 5, terms), "float32", "x"), graph.new_input((8, terms), "float32", "w")
+
+    def tiled(it: Tensor, tile: int, op: str, name: str) -> Tensor:
+        if tile == 1:
+            return graph.exp(it) if op == "exp" else graph.add(it, it)
+        cut = graph.reshape(it, (*it.shape[:-1], terms // tile, tile))
+        last = len(cut.shape) - 2
+        if name in moved:
+            cut = graph.concat([graph.slice(cut, last, 1, terms // tile), graph.slice(cut, last, 0, 1)], last)
+        b = new_threadblock_graph(cut.shape[last : last + 1])
+        load = b.new_input(cut, (last,))
+        b.new_output(b.exp(load) if op == "exp" else b.add(load, load), (last,))
+        return graph.reshape(graph.customized([cut], b)[0], it.shape)
+
+    y, v = tiled(x, left, "exp", "x"), tiled(w, right, "add", "w")
+    if as_convolution:
+        z = graph.conv2d(graph.transpose(y, (0, 3, 1, 2)), graph.reshape(v, (8, terms, 1, 1)))
+    else:
+        z = graph.matmul(y, graph.transpose(v, (1, 0)))
+    graph.mark_output(z)
+    return graph.graph()
+
+
+@pytest.mark.parametrize("as_convolution", [False, True])
+def test_terms_of_a_product_have_one_number_in_each_operand(as_convolution: bool) -> None:
+    """Tiles of 8 and of 18 terms have no common refinement: all terms are kept, and few rows."""
+    program, candidate = _product(as_convolution), _product(as_convolution, 8, 18)
+    small = few(expand(program), candidate)
+    assert small is not None and small.graph.input_types[0].shape[0] == 2 and small.graph.input_types[1].shape[1] == 72
+    for graph in (small.graph, small.program):
+        check_kept(small, graph, candidate)
+    reference = BlockReference(program)
+    assert reference.size_of_check(candidate) < 1 << 17
+    assert reference.check(candidate).verdict is Equality.EQUAL
+    for moved in ("x", "w", "xw"):
+        assert reference.check(_product(as_convolution, 8, 18, moved)).verdict is Equality.NOT_EQUAL
+
+
 PAIRS_OF_ROWS = st.sampled_from(
     [(6, 10, 4), (9, 10, 6), (15, 14, 6), (10, 21, 14), (8, 15, 6)]
 )  # H, V, and the width of a tile
