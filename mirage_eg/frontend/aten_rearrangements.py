@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from hashlib import sha256
+from itertools import zip_longest
 from math import isfinite, prod
 from typing import Any
 
@@ -278,15 +279,11 @@ def _taken(call: Call, x: Tensor, name: str, index: str, dim: int) -> Tensor:
 def _in_runs(call: Call, x: Tensor, array: Any, dim: int) -> Tensor | None:
     """x at constant places along a dim as slices; None where these are many."""
     extent = x.shape[dim]
-    runs: list[list[int]] = []
-    for place in (int(place) % extent for place in array.reshape(-1)):
-        if runs and place == runs[-1][1]:
-            runs[-1][1] += 1
-        else:
-            runs.append([place, place + 1])
+    places = array.reshape(-1) % extent
+    runs = np.split(places, np.flatnonzero(np.diff(places) != 1)[:_RUNS] + 1)
     if len(runs) > _RUNS:
         return None
-    parts = [cut(x, dim, start, stop) for start, stop in runs]
+    parts = [cut(x, dim, int(run[0]), int(run[-1]) + 1) for run in runs]
     whole = parts[0] if len(parts) == 1 else call.graph.concat(parts, dim)
     return reshaped(whole, (*x.shape[:dim], *array.shape, *x.shape[dim + 1 :]))
 
@@ -301,7 +298,9 @@ def _index(call: Call) -> Tensor:
     if len(given) != 1:
         arrays = [None if index is None else call.known_array(f"indices.{dim}") for dim, index in enumerate(indices)]
         if all((array is None) == (index is None) for array, index in zip(arrays, indices, strict=True)):
-            places = np.arange(prod(x.shape)).reshape(x.shape)
+            pairs = zip_longest(x.shape, arrays)  # two indices stand for all of a dim without any
+            few = [extent if array is not None or extent == 1 else 2 for extent, array in pairs]
+            places = np.arange(prod(few)).reshape(few)
             taken = places[tuple(slice(None) if array is None else array for array in arrays)]
             if taken.size == places.size and (taken.reshape(-1) == places.reshape(-1)).all():
                 return reshaped(x, call.result.shape)

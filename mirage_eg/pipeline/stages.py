@@ -104,8 +104,10 @@ def search_ahead(request: RunRequest) -> list[RegionSearch]:
 
 
 def _end_of(run: Run, region: Region, share: float) -> Deadline:
-    """The deadline of a region that has this share of what is left of the budget; the only region of a run has all."""
-    return after(run.until.part(HEURISTICS.until_joined).left() * share) if region.name else run.until
+    """The deadline of a region that has twice this share of what is left of the budget, as few need so much, but leaves half of
+    theirs to later ones; the only region of a run has all."""
+    part = min(2 * share, (1 + share) / 2)
+    return after(run.until.part(HEURISTICS.until_joined).left() * part) if region.name else run.until
 
 
 def _shares(regions: Sequence[Region]) -> list[float]:

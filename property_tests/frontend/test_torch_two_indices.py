@@ -65,3 +65,14 @@ def test_all_rows_or_columns_in_order_are_not_gathered(rows: Any, columns: Any, 
     torch.testing.assert_close(made.run(x, *given), x.exp()[rows, columns] * 2)
     ops = [item.op for program in made.programs for item in program.nodes]
     assert not made.outside and ops.count("gather") <= gathers
+
+
+def test_constant_places_of_large_images_are_those_of_a_plane() -> None:
+    """As bilinear upsampling has them: import numbers the elements of no whole tensor."""
+    x = torch.empty(1 << 20, 1 << 16, 6, 7, device="meta")
+    rows, columns = torch.arange(6)[:, None], torch.arange(7)
+    kept, turned = (imported(lambda x, i=i: x.exp()[:, :, i, columns], x) for i in (rows, rows.flip(0)))
+    assert [[item.op for item in it.programs[0].ops if item.op != "reshape"] for it in (kept, turned)] == [
+        ["exp"],
+        ["exp", "concat"],
+    ]

@@ -1,4 +1,4 @@
-"""The regions of a program share its seconds: by their ops, and enough for a search of a small one."""
+"""The regions of a program share its seconds: twice their part by their ops, and enough for a search of a small one."""
 
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -22,7 +22,10 @@ def chain(ops: int) -> Graph:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_small_region_before_a_large_one_has_time_for_a_search(ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("ops", "wanted"), [((2, 300), (5.5, 51)), ((60, 60, 60), (34, 38.25, 51))])
+def test_a_region_has_twice_its_part_and_leaves_others_half_of_theirs(
+    ops: tuple[int, ...], wanted: tuple[float, ...], ahead: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seconds = list[float]()
 
     def search(region: Any, until: Deadline, *_: Any) -> Any:
@@ -32,7 +35,7 @@ def test_a_small_region_before_a_large_one_has_time_for_a_search(ahead: bool, mo
         return [search(None, run.until)]
 
     run: Any = SimpleNamespace(until=after(60.0), watch=SimpleNamespace(observer=lambda *_: None))
-    regions: Any = [SimpleNamespace(program=chain(ops), name=f"region {ops}", parts={}, run=run) for ops in (2, 300)]
+    regions: Any = [SimpleNamespace(program=chain(count), name=f"region {count}", parts={}, run=run) for count in ops]
     monkeypatch.setattr(stages, "search_region", search)
     monkeypatch.setattr(stages, "_search", search_ahead)
     monkeypatch.setattr(stages, "_begun", lambda request: nullcontext((run, [])))
@@ -43,4 +46,4 @@ def test_a_small_region_before_a_large_one_has_time_for_a_search(ahead: bool, mo
         stages.search_ahead(run)
     else:
         stages._searched(run, regions, None, ())
-    assert 2.0 < seconds[0] < 6.0 and seconds[1] == pytest.approx(51.0, abs=1.0)
+    assert seconds == pytest.approx(wanted, abs=1.0)
