@@ -74,14 +74,12 @@ def one_by_one(
 ) -> Iterator[Sequence[Lowered]]:
     """Each fused µGraph alone, until the time is over.
 
-    The `program` comes first: it needs no check where its kernels are ours. Those whose check may take half of the time that is
-    left come last.
+    The `program` needs no check where its kernels are ours. Those whose check may take half of the time that is left come last.
 
     Raises OverdueError: the time is over while the size of a check is found.
     """
-    fused = sorted((entry for entry in chosen if entry.fused), key=lambda entry: entry.graph != program)
     late: list[Lowered] = []
-    for entry in fused:
+    for entry in (it for it in chosen if it.fused):
         with ending(until):  # sizes of checks are found by evaluating parts
             is_late = entry.graph != program and size_of_check(entry.graph) > until.left() / 2 * HEURISTICS.checked_elements
         if is_late:

@@ -111,7 +111,7 @@ def plan_of_library(
 
     If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too, for half of
     the seconds that are left: there may be many. A search that is over has the plan, too, of the segments that it has found,
-    among the states that half a second makes.
+    among the states that half a second makes; others are ops of the library then.
     """
     for every, part in ((False, 1.0), (True, 0.5)):
         until = after(max(SEARCH.boundaries_s, part * limits.until.left()))
@@ -121,7 +121,10 @@ def plan_of_library(
         bound, _ = _search(graph, find, limits, None, SEARCH.tie_penalty_us)
         if (steps := graph.steps(SEARCH.tie_penalty_us)) or not _is_worth_it(bound, limits):
             return steps
-    return ()
+    if limits.until.passed():
+        graph.leave_to_library(library)
+        steps = graph.steps(SEARCH.tie_penalty_us)
+    return steps if any(part.kernels.fused for step in steps for part in step.parts) else ()
 
 
 def _search_faster_products(program: Graph, graph: PlanGraph, find: Find) -> None:
