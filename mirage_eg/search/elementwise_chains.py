@@ -20,7 +20,7 @@ from mirage_eg.search.structure import Load, Step, Structure
 
 
 @dataclass(frozen=True, slots=True)
-class Chains:
+class ElementwiseChains:
     """The predecessor of each node that continues a chain, and is its only reader, and the casts; all by position."""
 
     predecessors: Mapping[int, int]
@@ -34,7 +34,7 @@ class Chains:
         return [position for position, number in index.items() if number >= SEARCH.chain_ops or position in self.casts]
 
 
-def chains(program: Graph) -> Chains:
+def chains(program: Graph) -> ElementwiseChains:
     """The elementwise chains of a program."""
     predecessors = {}
     for position, item in enumerate(program.nodes):
@@ -46,7 +46,9 @@ def chains(program: Graph) -> Chains:
         repeats = other.op == item.op and len(set(item.operands)) > 1
         if other.kind is Kind.ELEMENTWISE and program.readers[before] == (position,) and not repeats:
             predecessors[position] = program.makers[before]
-    return Chains(predecessors, frozenset(position for position, item in enumerate(program.nodes) if item.op in CASTS))
+    return ElementwiseChains(
+        predecessors, frozenset(position for position, item in enumerate(program.nodes) if item.op in CASTS)
+    )
 
 
 def uncounted_ops(program: Graph) -> int:

@@ -23,7 +23,7 @@ LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in
 Edge = tuple[int, int]  # segment, state
 
 
-class Library(Protocol):
+class LibraryParts(Protocol):
     """The kernels of the library for a segment, if they are at most so many; nothing is searched."""
 
     def __call__(self, segment: Segment, most: float = 1, /) -> tuple[PlanPart, ...]: ...
@@ -70,7 +70,7 @@ class PlanGraph:
         program: Graph,
         lower_bound: LowerBound,
         limits: PartitionLimits,
-        library: Library | None = None,
+        library: LibraryParts | None = None,
         given: Sequence[PlanStep] = (),
     ) -> None:
         """`library`: its kernels are those of segments with products; else these are searched. `given`: the steps of a plan."""
@@ -303,7 +303,7 @@ class PlanGraph:
                     self.lower_bounds[other] = max(self.lower_bounds[other], least)
             self._changed([number, *wider])
 
-    def leave_to_library(self, library: Library) -> None:
+    def leave_to_library(self, library: LibraryParts) -> None:
         """Segments without kernels have ops of the library."""
         numbers = [number for number in range(len(self.segments)) if not self.searched.get(number)]
         self.searched |= {number: library(self.segments[number], inf) for number in numbers}

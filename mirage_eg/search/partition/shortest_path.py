@@ -25,7 +25,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PlanGraph, PlanStep
+from mirage_eg.search.partition.plan_graph import Find, LibraryParts, LowerBound, PlanGraph, PlanStep
 from mirage_eg.search.partition.plan_records import KernelPlan, PartitionLimits, PlanPart, Segment
 
 
@@ -64,7 +64,7 @@ def partition(
     lower_bound: LowerBound,
     limits: PartitionLimits | None = None,
     on_progress: Progress | None = None,
-    library: Library | None = None,
+    library: LibraryParts | None = None,
     given: Sequence[PlanStep] | None = None,
 ) -> Partition:
     """The cheapest plans to make kernels of `program`, which is in primitive ops.
@@ -105,7 +105,7 @@ def partition(
 
 
 def plan_of_library(
-    program: Graph, find: Find, lower_bound: LowerBound, library: Library, limits: PartitionLimits
+    program: Graph, find: Find, lower_bound: LowerBound, library: LibraryParts, limits: PartitionLimits
 ) -> Sequence[PlanStep]:
     """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.
 

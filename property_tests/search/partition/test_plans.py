@@ -18,7 +18,7 @@ from mirage_eg.search.elementwise_chains import elementwise_structure
 from mirage_eg.search.instantiate.limits import Filters
 from mirage_eg.search.partition import shortest_path
 from mirage_eg.search.partition.kernel_finder import KernelFinder
-from mirage_eg.search.partition.plan_graph import Library, LowerBound, PlanGraph
+from mirage_eg.search.partition.plan_graph import LibraryParts, LowerBound, PlanGraph
 from mirage_eg.search.partition.plan_records import PartitionLimits, PlanPart, Segment, SegmentKernels, SegmentLimits
 from mirage_eg.search.partition.segment_search import SegmentSearch, find_kernels
 from mirage_eg.search.partition.segments import Segmenter
@@ -162,7 +162,7 @@ def test_all_boundaries_are_tried_for_half_of_what_is_left(budget: float, most: 
     seconds = list[float]()
 
     class Timed(PlanGraph):
-        def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits, library: Library) -> None:
+        def __init__(self, program: Graph, lower_bound: LowerBound, limits: PartitionLimits, library: LibraryParts) -> None:
             seconds.append(limits.until.left())
             super().__init__(program, lower_bound, limits, library)
 
