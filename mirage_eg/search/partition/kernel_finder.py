@@ -98,11 +98,11 @@ class KernelFinder:
         self.found.update(zip(new, self.run(new, upcoming), strict=True))
         return [self._parts(segment, self.found[program].kernels) for segment, program in zip(segments, programs, strict=True)]
 
-    def library(self, segment: Segment, most: float = 1) -> tuple[PlanPart, ...]:
-        """The kernels of the library that compute a segment, if they are at most so many."""
+    def library(self, segment: Segment) -> tuple[PlanPart, ...]:
+        """The kernel of the library that computes a segment, if there is one."""
         program = segment_program(self.program, segment)
-        are_few = len(launches_of(program).kernels) <= most
-        return self._parts(segment, [library_kernels(self.device, program)]) if are_few else ()
+        is_one = len(launches_of(program).kernels) <= 1
+        return self._parts(segment, [library_kernels(self.device, program)]) if is_one else ()
 
     def _parts(self, segment: Segment, found: Sequence[SegmentKernels]) -> tuple[PlanPart, ...]:
         best: dict[int, SegmentKernels] = {}

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 from math import inf
 from operator import itemgetter
-from typing import Protocol
 
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import JOINS
@@ -20,13 +19,8 @@ from mirage_eg.search.partition.windows import windows
 # gives of each segment the best µGraph of each number of kernels; the second argument: segments of later calls, likeliest first
 Find = Callable[[Sequence[Segment], Iterable[Segment]], list[tuple[PlanPart, ...]]]
 LowerBound = Callable[[Segment], float]  # the least that a segment can cost, in microseconds
+Library = Callable[[Segment], tuple[PlanPart, ...]]  # the kernels of the library for a segment, without a search
 Edge = tuple[int, int]  # segment, state
-
-
-class LibraryParts(Protocol):
-    """The kernels of the library for a segment, if they are at most so many; nothing is searched."""
-
-    def __call__(self, segment: Segment, most: float = 1, /) -> tuple[PlanPart, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +64,7 @@ class PlanGraph:
         program: Graph,
         lower_bound: LowerBound,
         limits: PartitionLimits,
-        library: LibraryParts | None = None,
+        library: Library | None = None,
         given: Sequence[PlanStep] = (),
     ) -> None:
         """`library`: its kernels are those of segments with products; else these are searched. `given`: the steps of a plan."""
@@ -302,12 +296,6 @@ class PlanGraph:
                 for other in wider:
                     self.lower_bounds[other] = max(self.lower_bounds[other], least)
             self._changed([number, *wider])
-
-    def leave_to_library(self, library: LibraryParts) -> None:
-        """Segments without kernels have ops of the library."""
-        numbers = [number for number in range(len(self.segments)) if not self.searched.get(number)]
-        self.searched |= {number: library(self.segments[number], inf) for number in numbers}
-        self._changed(numbers)
 
     def waiting(self) -> list[int]:
         """The segments that were not searched and may have kernels, first that of which a plan may take least."""

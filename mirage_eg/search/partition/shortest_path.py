@@ -25,7 +25,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.plurals import counted
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.partition.plan_graph import Find, LibraryParts, LowerBound, PlanGraph, PlanStep
+from mirage_eg.search.partition.plan_graph import Find, Library, LowerBound, PlanGraph, PlanStep
 from mirage_eg.search.partition.plan_records import KernelPlan, PartitionLimits, PlanPart, Segment
 
 
@@ -64,7 +64,7 @@ def partition(
     lower_bound: LowerBound,
     limits: PartitionLimits | None = None,
     on_progress: Progress | None = None,
-    library: LibraryParts | None = None,
+    library: Library | None = None,
     given: Sequence[PlanStep] | None = None,
 ) -> Partition:
     """The cheapest plans to make kernels of `program`, which is in primitive ops.
@@ -105,13 +105,13 @@ def partition(
 
 
 def plan_of_library(
-    program: Graph, find: Find, lower_bound: LowerBound, library: LibraryParts, limits: PartitionLimits
+    program: Graph, find: Find, lower_bound: LowerBound, library: Library, limits: PartitionLimits
 ) -> Sequence[PlanStep]:
     """The cheapest plan whose products are kernels of the library, with all else between them in few kernels.
 
     If no block graph holds the segments of any such plan, boundaries that are no better than others are tried, too, for half of
     the seconds that are left: there may be many. A search that is over has the plan, too, of the segments that it has found,
-    among the states that half a second makes; others are ops of the library then.
+    among the states that half a second makes.
     """
     for every, part in ((False, 1.0), (True, 0.5)):
         until = after(max(SEARCH.boundaries_s, part * limits.until.left()))
@@ -121,10 +121,7 @@ def plan_of_library(
         bound, _ = _search(graph, find, limits, None, SEARCH.tie_penalty_us)
         if (steps := graph.steps(SEARCH.tie_penalty_us)) or not _is_worth_it(bound, limits):
             return steps
-    if limits.until.passed():
-        graph.leave_to_library(library)
-        steps = graph.steps(SEARCH.tie_penalty_us)
-    return steps if any(part.kernels.fused for step in steps for part in step.parts) else ()
+    return ()
 
 
 def _search_faster_products(program: Graph, graph: PlanGraph, find: Find) -> None:
