@@ -46,6 +46,11 @@ class Deadline:
         return _received, (self.left(), self.seconds)
 
 
+def doubled(part: float) -> float:
+    """Twice a part of the seconds, as few need all of theirs; half of the others' parts stay with them."""
+    return min(2 * part, (1 + part) / 2)
+
+
 def after(seconds: float | None) -> Deadline:
     """The end of work that has so many seconds from now on, or no limit."""
     return Deadline() if seconds is None else Deadline(monotonic() + seconds, seconds)

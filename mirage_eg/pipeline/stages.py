@@ -28,7 +28,7 @@ from time import perf_counter
 from mirage_eg.backends.evaluator.garbage_collection import rare_collections
 from mirage_eg.egraph.rulebook import load_rules
 from mirage_eg.egraph.soundness.false_laws import without_false_laws
-from mirage_eg.ir.deadline import Deadline, after
+from mirage_eg.ir.deadline import Deadline, after, doubled
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.elementwise import REGISTRY
@@ -104,10 +104,8 @@ def search_ahead(request: RunRequest) -> list[RegionSearch]:
 
 
 def _end_of(run: Run, region: Region, share: float) -> Deadline:
-    """The deadline of a region that has twice this share of what is left of the budget, as few need so much, but leaves half of
-    theirs to later ones; the only region of a run has all."""
-    part = min(2 * share, (1 + share) / 2)
-    return after(run.until.part(HEURISTICS.until_joined).left() * part) if region.name else run.until
+    """The deadline of a region, by its share of what is left of the budget; the only region of a run has all."""
+    return after(run.until.part(HEURISTICS.until_joined).left() * doubled(share)) if region.name else run.until
 
 
 def _shares(regions: Sequence[Region]) -> list[float]:

@@ -21,7 +21,7 @@ from mirage_eg.frontend.fx_values import Fx, flops_of, nbytes_of
 from mirage_eg.frontend.imported import AddedInput, Outside
 from mirage_eg.frontend.symbolic_sizes import extent_of, hinted_sizes, is_row_major, name_dims, number_at
 from mirage_eg.ir.at_sizes import at_sizes, dims_of
-from mirage_eg.ir.deadline import NEVER, Deadline, after
+from mirage_eg.ir.deadline import NEVER, Deadline, after, doubled
 from mirage_eg.ir.errors import MirageError, OptionError, ProgramError, UnsupportedError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.plurals import counted
@@ -293,7 +293,7 @@ def _share(until: Deadline, part: float, searching: float, is_searched: bool) ->
 
     `searching` is the part of the seconds that searches may have.
     """
-    seconds = until.left() * min(2 * part, (1 + part) / 2, searching)
+    seconds = until.left() * min(doubled(part), searching)
     return after(max(seconds, until.part(searching).left()) if is_searched else seconds)
 
 
