@@ -325,13 +325,9 @@ def work_of_tiles(
 
 def _gathered(block: Graph, shapes: Sequence[Shape], iterations: float, threads: int) -> float:
     """The operations in the time of the lines that loads of short rows touch."""
-    lines = 0.0
-    for item in _tile_ops(block):
-        if item.kind is Kind.BOUNDARY:
-            lines += gathered_lines(tuple(shapes[item.value]), item.tensor, item.size, threads) * (
-                iterations if item.looped else 1
-            )
-    return GATHERED * lines
+    loads = [item for item in _tile_ops(block) if item.kind is Kind.BOUNDARY]
+    lines = [gathered_lines(tuple(shapes[it.value]), it.tensor, it.size, threads) for it in loads]
+    return GATHERED * sum(each * (iterations if it.looped else 1) for each, it in zip(lines, loads, strict=True))
 
 
 def _between_threads(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> float:

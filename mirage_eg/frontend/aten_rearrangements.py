@@ -298,8 +298,8 @@ def _index(call: Call) -> Tensor:
     if len(given) != 1:
         arrays = [None if index is None else call.known_array(f"indices.{dim}") for dim, index in enumerate(indices)]
         if all((array is None) == (index is None) for array, index in zip(arrays, indices, strict=True)):
-            pairs = zip_longest(x.shape, arrays)  # two indices stand for all of a dim without any
-            few = [extent if array is not None or extent == 1 else 2 for extent, array in pairs]
+            own = zip_longest(x.shape, arrays)  # a dim without an index is taken whole, of each extent: two places decide
+            few = [extent if array is not None or extent == 1 else 2 for extent, array in own]
             places = np.arange(prod(few)).reshape(few)
             taken = places[tuple(slice(None) if array is None else array for array in arrays)]
             if taken.size == places.size and (taken.reshape(-1) == places.reshape(-1)).all():

@@ -16,7 +16,7 @@ from mirage_eg.frontend.aten_call import Call
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.sizes import SizeExpression
 
-HIDDEN_BY_CUDNN = -65504.0  # ATen's convert_boolean_attn_mask_cudnn; the softmax of what is so much less is 0
+HIDDEN_BY_CUDNN = -65504.0  # what torch 2.11 adds to a score that a bool mask hides from cuDNN; its exponential is 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class KnownMask:
 def known_mask(call: Call, node: Any, rows: int, columns: int, hidden: float = -inf) -> KnownMask | None:
     """The mask that an FX node adds, or shows scores with, where its numbers are known.
 
-    None where they are not, where they depend on weights, where sequences or heads differ, and of other numbers than 0 and
-    those that are at most `hidden`.
+    None where they are not, where they depend on weights, where sequences or heads differ, and where a number is neither 0
+    nor at most `hidden`.
     """
     has_sizes = any(isinstance(extent, SizeExpression) for extent in (rows, columns))
     array = call.known(node) if not has_sizes and call.is_fixed(node) else None
@@ -58,7 +58,8 @@ def counting_scores(mask: Any, rows: int, columns: int, hidden: float = -inf) ->
             return None
         mask = first
     mask = np.broadcast_to(mask.reshape(mask.shape[-2:]), (rows, columns))
-    counts = mask if mask.dtype == bool else mask == 0
-    if mask.dtype != bool and not ((counts | (mask <= hidden)).all() and (hidden == -inf or counts.any(-1).all())):
-        return None
-    return np.ascontiguousarray(counts)
+    if mask.dtype == bool:
+        return np.ascontiguousarray(mask)
+    counts = mask == 0
+    is_known = (counts | (mask <= hidden)).all() and (hidden == -inf or counts.any(-1).all())
+    return np.ascontiguousarray(counts) if is_known else None

@@ -48,7 +48,7 @@ class SearchHeuristics:
     faster_product_us: float = 20.0  # less than the library's time: products with such lower bounds are in the first plan
     tie_penalty_us: float = 1e-3  # of each kernel elsewhere: of equally fast plans the one of fewer kernels
     boundaries_s: float = 0.5  # for which plans of the library are sought where a search is over
-    elementwise_boundary: float = 1.5  # cost of a window boundary before a single elementwise reader; of another value 1
+    elementwise_boundary: float = 1.5  # times the cost of another value: a window boundary before a single elementwise reader
 
 
 SEARCH = SearchHeuristics()

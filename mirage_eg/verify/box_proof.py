@@ -70,9 +70,9 @@ def proved_sizes(program: Graph, candidate: Graph, ranges: Mapping[str, SizeRang
 
 
 def _sizes_of(pair: Pair, ranges: Mapping[str, SizeRange]) -> SizesProved | None:
-    others = {name: size for name, size in sizes_of(pair[0]).items() if name not in ranges}
     from mirage_eg.partial_equivalence.size_families import with_fixed_sizes
 
+    others = {name: size for name, size in sizes_of(pair[0]).items() if name not in ranges}
     first = {name: -(-it.least // it.multiple_of) * it.multiple_of for name, it in ranges.items()}
 
     def pair_at(sizes: Mapping[str, int]) -> Pair:

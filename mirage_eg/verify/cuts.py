@@ -2,7 +2,7 @@
 
 If each kernel computes from its operands what the program computes from the same values, then, kernel by kernel, all these
 values are equal, and so are the outputs. Which values of the program a kernel reads and computes is a guess: the values that
-agree in a random field at sizes of 2 and 3, or, where that takes too long, those that the same library ops read. A wrong guess
+agree in a random field at sizes of 2 and 3, or, where that takes too long, operands of the same library ops. A wrong guess
 gives a pair that is not equal, and then the whole is checked; so nothing here is trusted but the composition itself.
 """
 
@@ -113,7 +113,7 @@ def _read_alike(program: Graph, candidate: Graph) -> dict[int, int]:
 
 
 def _viewed(graph: Graph, value: int) -> list[int]:
-    """A value, and those of which it is a view, all at the same places of memory or others."""
+    """A value and those of which it is a view, the nearest first."""
     found = [value]
     while graph.node_of[found[-1]].op in WHOLE_VIEWS:
         found.append(graph.node_of[found[-1]].operands[0])

@@ -48,7 +48,7 @@ class PartitionLimits:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Some ops of a program: positions of its nodes, the values that it reads and those that it leaves."""
+    """Some ops of a program: the positions of their nodes, the values that they read, and those that are read outside."""
 
     nodes: frozenset[int]
     inputs: tuple[int, ...]
