@@ -57,14 +57,15 @@ def launch_grid(grid: Shape, order: Sequence[int]) -> Shape:
     return (*grid, *(1,) * (3 - len(grid))) if fits else (prod(grid), 1, 1)
 
 
-def coordinates(grid: Shape, order: Sequence[int], used: set[int], wide: bool) -> list[str]:
-    """Lines that give the block its coordinates, for the grid dims in `used`."""
+def coordinates(grid: Shape, order: Sequence[int], used: set[int], wide: bool, backwards: Sequence[int] = ()) -> list[str]:
+    """Lines that give the block its coordinates, for the grid dims in `used`; the last ones first along dims `backwards`."""
     flat = launch_grid(grid, order)[: len(grid)] != tuple(grid[dim] for dim in order)
     lines = {}
     stride = 1
     for place, dim in enumerate(order):
         index = f"tl.program_id({place})" if not flat else _digit(stride, grid[dim], last=dim == order[-1])
-        lines[dim] = f"{GRID_NAMES[dim]} = " + (f"tl.cast({index}, tl.int64)" if wide else index)
+        index = f"tl.cast({index}, tl.int64)" if wide else index
+        lines[dim] = f"{GRID_NAMES[dim]} = " + (f"{grid[dim] - 1} - {index}" if dim in backwards else index)
         stride *= grid[dim]
     return [lines[dim] for dim in sorted(used)]
 

@@ -34,6 +34,7 @@ from mirage_eg.backends.triton.clusters import shared_row
 from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.backends.triton.joined_numbers import by_numbers_of_last_dim
 from mirage_eg.backends.triton.kernel_binaries import CONSTANT, FULL, SizedTiles
+from mirage_eg.backends.triton.loop import indented, loop_lines
 from mirage_eg.backends.triton.masked_exp import Factor
 from mirage_eg.backends.triton.matmul import DotPlan, plan_dot, write_product
 from mirage_eg.backends.triton.op_table import ELEMENTWISE, helper_names, triton_attributes
@@ -55,7 +56,7 @@ from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, TERMS, to_a_
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
-_RESERVED = {"triton", "tl", "i", "step", "first", "end", "range", "float", FULL, *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "first", "whole", "end", "range", "float", FULL, *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def emit_block(name: str, part: Part, sizes: Sequence[str] = ()) -> BlockKernel:
     constant = [f"{FULL}: tl.{CONSTANT}"] if sized_tiles else []
     gain = _addresses_gain(part)
     head = [_decorator(taken, gain), f"def {name}({', '.join([*arguments, *taken, *constant])}):"]
-    source, helpers = "\n".join([*head, *_indent(lines)]) + "\n", frozenset(writer.helpers)
+    source, helpers = "\n".join([*head, *indented(lines)]) + "\n", frozenset(writer.helpers)
     return BlockKernel(name, source, arguments, taken, helpers, sized_tiles, gain)
 
 
@@ -167,7 +168,9 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
     judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
     safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}
+    masks = () if part.skipped is None else part.skipped[0].masks
     writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names, row=shared_row(graph))
+    writer.masks = frozenset(graph.input_values[position] for position in masks)
     _write_body(writer, part)
     for export, pointer in part.exported_maxima:
         _store(writer, row_maximum_tile(writer, export), export.omap, pointer)
@@ -175,25 +178,15 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
 
 
 def _assemble(writer: Writer, part: Part) -> list[str]:
-    bounds = _loop_bounds(writer, part)
+    loop = loop_lines(writer, part.skipped)  # first: it needs coordinates
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = {_range(writer, extent)}{offset}" for extent in sorted(writer.ranges)]
-    lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide)
+    longest_first = () if part.skipped is None else part.skipped[0].grid_dims
+    lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide, longest_first)
     if writer.schedule.dependent_launch:
         lines += [*writer.early_loads, *WAITING]
     lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]
-    if body := writer.lines[Phase.LOOP]:
-        counter = "step" if writer.wide else "i"
-        widen = ["i = tl.cast(step, tl.int64)"] if writer.wide else []
-        lines += bounds
-        limits = "first, end" if bounds else f"{writer.graph.loop}"
-        steps = f"range({limits})"
-        if not any(
-            item.kind is Kind.MATMUL for item in writer.graph.nodes
-        ):  # else Triton pipelines the operands of the products alone
-            steps = f"tl.range({limits}, num_stages={writer.schedule.num_stages})"
-        lines += [f"for {counter} in {steps}:", *_indent([*widen, *body])]
-    return [*lines, *writer.late_loads, *writer.lines[Phase.EPILOGUE]]
+    return [*lines, *loop, *writer.late_loads, *writer.lines[Phase.EPILOGUE]]
 
 
 def _range(writer: Writer, extent: int) -> str:
@@ -203,22 +196,6 @@ def _range(writer: Writer, extent: int) -> str:
     cluster, part = writer.row.cluster, extent // writer.row.cluster
     indices = f"tl.arange(0, {cluster})[:, None] * {part} + tl.arange(0, {part})[None, :]"
     return f"({indices})" if writer.wide else indices
-
-
-def _loop_bounds(writer: Writer, part: Part) -> list[str]:
-    """The lines that load this block's first iteration with an effect, and the end of the last one."""
-    if part.skipped is None:
-        return []
-    skipped, pointer = part.skipped
-    writer.grid_used.update(skipped.grid_dims)
-    *strides, _ = pointer.strides
-    where = " + ".join(times(GRID_NAMES[dim], stride) for dim, stride in zip(skipped.grid_dims, strides, strict=True))
-    places = [f"{pointer.name}{f' + {where}' if where else ''}{end}" for end in ("", " + 1")]
-    return [f"{name} = tl.load({place})" for name, place in zip(("first", "end"), places, strict=True)]
-
-
-def _indent(lines: Sequence[str]) -> list[str]:
-    return [f"    {line}" for line in lines]
 
 
 def _write_body(writer: Writer, part: Part) -> None:
@@ -314,7 +291,7 @@ def _write_load(
     elif late:
         writer.late_loads.append(f"{name} = {load}")
     elif load != name:
-        writer.say(graph.phases[value], f"{name} = {load}")
+        writer.say(graph.phases[value], f"{name} = {load}", "" if value in writer.masks else None)
     if needs_copy(graph, value, writer.schedule.swapped):
         writer.say(
             Phase.LOOP,
@@ -431,7 +408,8 @@ def _write_elementwise(writer: Writer, item: Node, value: int) -> None:
     name = writer.new_name(row.noun)
     writer.new_tile(value, name, dtype, zero, finite and row.bounded)
     why = f"  # not shifted by its maximum: {writer.plain[value]}" if value in writer.plain else ""
-    writer.say(phase, f"{name} = {written}{why}")
+    chooses_all = item.op == "where" and item.operands[0] in writer.masks and operands[1].padded == writer.padded[value]
+    writer.say(phase, f"{name} = {written}{why}", f"{name} = {texts[1]}" if chooses_all else None)
 
 
 def _write_fields(writer: Writer, fields: Fields, value: int) -> None:

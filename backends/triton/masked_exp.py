@@ -146,7 +146,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
     found: dict[int, frozenset[Factor]] = {}
     for item, values in reversed(trace.graph.numbered()):
         behind = found.get(values[0], frozenset()) if values else frozenset[Factor]()
-        for operand in item.operands:
+        for operand in () if item.op == "fill" else item.operands:  # it reads a shape
             if operand not in trace.degrees:
                 continue
             own = behind

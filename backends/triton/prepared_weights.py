@@ -82,21 +82,21 @@ def add_loop_bounds(file: ProgramFile, block: Graph, operands: Sequence[int]) ->
         return None
     grid = tuple(block.grid[dim] for dim in skipped.grid_dims)
     places = {dim: place for place, dim in enumerate(skipped.grid_dims)} | {REPLICATED: len(grid)}
+
+    def tiles_of(position: int, number: float) -> str:
+        splits = [([(places[dim], count) for dim, count in split], size) for split, size in tile_splits(block, position)]
+        text = repr(number) if number not in (inf, -inf) else f'float("{number}")'
+        return f"({_as_read(file, operands[position])}, {text}, {splits})"
+
     cases = []
     for case in skipped.cases:
-        tiles = []
-        for tile in case:
-            splits = [
-                ([(places[dim], count) for dim, count in split], size) for split, size in tile_splits(block, tile.position)
-            ]
-            number = repr(tile.number) if tile.number not in (inf, -inf) else f'float("{tile.number}")'
-            tiles.append(f"({_as_read(file, operands[tile.position])}, {number}, {splits})")
-        cases.append(f"[{', '.join(tiles)}]")
+        cases.append(f"[{', '.join(tiles_of(tile.position, tile.number) for tile in case)}]")
         file.masks.update(file.names[operands[tile.position]] for tile in case)
-    call = f"live_iterations({grid}, {block.loop}, [{', '.join(cases)}])"
+    masks = [tiles_of(position, 0.0) for position in skipped.masks]
+    call = f"live_iterations({grid}, {block.loop}, [{', '.join(cases)}], [{', '.join(masks)}])"
     if call not in file.loop_bounds:
         value = file.add_value(
-            TensorType((*grid, 2), DType.int32), f"{file.names[operands[skipped.cases[0][0].position]]}_bounds"
+            TensorType((*grid, 3), DType.int32), f"{file.names[operands[skipped.cases[0][0].position]]}_bounds"
         )
         file.loop_bounds[call] = value
         file.preparation.append(f"    {file.names[value]} = {call}")
@@ -112,34 +112,43 @@ def _as_read(file: ProgramFile, value: int) -> str:
     return f"{name}.as_strided({file.types[value].shape}, {file.strides[value]}, {name}.storage_offset() + {offset})"
 
 
-_LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases):
-    """For each block along the dims of `grid` the first iteration that has an effect, and the end of the last.
+_LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases, masks):
+    """For each block along the dims of `grid` the first iteration that has an effect, the end of those from there on in which
+    no entry of a mask is 0, and the end of the last that has an effect.
 
     An iteration has none where all tiles of a case have its number everywhere. A tile is given by its tensor, the number, and
     for each dim the parts, (dim of `grid` or its length for the loop, count), and the extent.
     """
     import torch
 
-    live = torch.ones((), dtype=torch.bool, device=cases[0][0][0].device)
+    def others(tensor, number, splits):
+        pads, shape, places, tiles = [], [], {}, []
+        for (parts, size), extent in zip(splits, tensor.shape):
+            places |= {place: len(shape) + step for step, (place, _) in enumerate(parts)}
+            whole = size
+            for _, count in parts:
+                whole *= count
+            shape += [*(count for _, count in parts), size]
+            pads = [0, whole - extent, *pads]
+            tiles.append(len(shape) - 1)
+        entries = torch.nn.functional.pad(tensor != number, pads).reshape(shape)
+        entries = entries.permute(*(places[place] for place in sorted(places)), *tiles).flatten(len(places))
+        return entries.reshape(*(n if place in places else 1 for place, n in enumerate((*grid, loop))), -1)
+
+    live = whole = torch.ones((), dtype=torch.bool, device=cases[0][0][0].device)
     for case in cases:
         differs = False
-        for tensor, number, splits in case:
-            pads, shape, places, tiles = [], [], {}, []
-            for (parts, size), extent in zip(splits, tensor.shape):
-                places |= {place: len(shape) + step for step, (place, _) in enumerate(parts)}
-                whole = size
-                for _, count in parts:
-                    whole *= count
-                shape += [*(count for _, count in parts), size]
-                pads = [0, whole - extent, *pads]
-                tiles.append(len(shape) - 1)
-            entries = torch.nn.functional.pad(tensor != number, pads).reshape(shape)
-            entries = entries.permute(*(places[place] for place in sorted(places)), *tiles).flatten(len(places)).any(-1)
-            differs = differs | entries.reshape([n if place in places else 1 for place, n in enumerate((*grid, loop))])
+        for tile in case:
+            differs = differs | others(*tile).any(-1)
         live = live & differs
-    live = live.expand(*grid, loop).int()
+    for mask in masks:
+        whole = whole & others(*mask).all(-1)
+    live, whole = live.expand(*grid, loop).int(), whole.expand(*grid, loop)
     some = live.amax(-1)
-    return torch.stack([some * live.argmax(-1), some * (loop - live.flip(-1).argmax(-1))], -1).int()
+    first, end = some * live.argmax(-1), some * (loop - live.flip(-1).argmax(-1))
+    before = torch.arange(loop, device=live.device) < first[..., None]
+    whole = (whole | before).int().cumprod(-1).sum(-1)
+    return torch.stack([first, torch.minimum(whole, end), end], -1).int()
 
 '''
 

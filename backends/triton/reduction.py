@@ -229,8 +229,8 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
         scores = inside
     if shift.factors:
         counted = writer.new_name(f"counted_{x.name}")
-        terms = [_counts(writer, factor, x) for factor in shift.factors]
-        writer.say(phase, f"{counted} = tl.where({' & '.join(terms)}, {scores}, {_MINUS_INFINITY})")
+        unmasked = [factor for factor in shift.factors if factor.value not in writer.masks]
+        writer.say(phase, *(f"{counted} = {_counted(writer, scores, it, x)}" for it in (shift.factors, unmasked)))
         scores = counted
     highest = scores
     for dim in sorted(shift.reduced & set(x.dims), reverse=True):
@@ -253,6 +253,12 @@ def write_safe_exponential(writer: Writer, item: Node, value: int, shift: SafeEx
     zero = frozenset(shift.reduced) if x.finite else frozenset[int]()
     writer.new_tile(value, name, dtype, zero, finite=False)
     writer.say(phase, f"{name} = {_shifted(shift, scores, kept)}")
+
+
+def _counted(writer: Writer, scores: str, factors: Sequence[Factor], x: Tile) -> str:
+    """The scores where no factor is 0, and −∞ elsewhere."""
+    terms = [_counts(writer, factor, x) for factor in factors]
+    return f"tl.where({' & '.join(terms)}, {scores}, {_MINUS_INFINITY})" if terms else scores
 
 
 def _counts(writer: Writer, factor: Factor, x: Tile) -> str:
