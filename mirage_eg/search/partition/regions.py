@@ -2,8 +2,9 @@
 
 Every path from the ops before the cut to the ops after it goes through this *articulation value*. The program's inputs are
 available in every region, and so are rearrangements and elementwise functions of inputs, which each region computes again.
-Outputs of the program that no later op reads do not count. A region is a segment of the program: it is searched as a program of
-its own, and equal regions are equal graphs.
+Outputs of the program that no later op reads do not count. Elementwise functions of this value alone that products read are
+computed with it, so that it is not read for them again: the activations of NFNet. A region is a segment of the program: it is
+searched as a program of its own, and equal regions are equal graphs.
 """
 
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -53,7 +54,9 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         inside, behind = inside + ops[each], behind + ops[each]
     if len(kept) == 1 and cut_at is None and inside <= most // _REST:
         kept.clear()
-    return tuple(graph.segments(kept if cut_at is not None else graph.before_more_than(min(_END, most // _REST), kept)))
+    if cut_at is None:
+        kept = graph.before_more_than(min(_END, most // _REST), kept)
+    return tuple(graph.segments(map(graph.with_functions, kept)))
 
 
 def _op_count(program: Graph) -> int:
@@ -146,15 +149,28 @@ class _Dataflow:
         pairs = pairwise([*cuts, (-1, self.all)])
         return [one for one, other in pairs if sum(counts(self.program.nodes[i]) for i in _bits(other[1] & ~one[1])) > few]
 
-    def segments(self, cuts: Sequence[Cut]) -> Iterator[Segment]:
+    def segments(self, cuts: Iterable[Cut]) -> Iterator[Segment]:
         """The segments between consecutive cuts."""
         begin = 0
         results = [(item.operands[0], self.makers[item.operands[0]]) for item in self.program.outputs]
         last = [i for i, maker in results if maker in self.free and self.program.nodes[maker].op != "input"]
-        for value, end in cuts:
-            yield self._segment(end & ~begin, [value])
+        for _, end in cuts:
+            crossing = [it for position in _bits(end & ~begin) if self.readers[position] & ~end for it in self.values[position]]
+            yield self._segment(end & ~begin, crossing)
             begin = end
         yield self._segment(self.all & ~begin, last)
+
+    def with_functions(self, cut: Cut) -> Cut:
+        """The cut behind the elementwise functions of its value alone, if they end in one that products alone read."""
+        value, before = cut
+        types, after, found = self.program.types, self.all & ~before, 0
+        for position in _bits(after):
+            alone = all((1 << self.makers[value] | found) >> maker & 1 for maker in self.makers_of[position])
+            found |= (alone and self.program.nodes[position].kind is Kind.ELEMENTWISE) << position
+        ends = [position for position in _bits(found) if self.readers[position] & ~found]
+        readers = {self.program.nodes[reader].kind for position in ends for reader in _bits(self.readers[position] & ~found)}
+        is_one = len(ends) == 1 and types[self.values[ends[0]][0]] == types[value] and readers <= {Kind.MATMUL, Kind.LIBRARY}
+        return (value, before | found) if is_one else cut
 
     def _segment(self, computing: int, passed: Sequence[int]) -> Segment:
         """The segment of these nodes, with the free ones that it reads; its inputs are in the order in which they are read."""
