@@ -56,7 +56,7 @@ from mirage_eg.ir.op.elementwise import CASTS, PRODUCTS, QUOTIENTS, TERMS, to_a_
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.sizes import SizeExpression, divisor
 
-_RESERVED = {"triton", "tl", "i", "step", "first", "whole", "end", "range", "float", FULL, *GRID_NAMES}
+_RESERVED = {"triton", "tl", "i", "step", "first", "end", "whole", "stop", "range", "float", FULL, *GRID_NAMES}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,9 @@
-"""The loop of a kernel: over all iterations, or over those that a constant mask leaves (`skipped_iterations`), in two parts."""
+"""The loop of a kernel: over all iterations, or over those that a constant mask leaves (`skipped_iterations`), in two parts.
+
+A mask is laid out as memory has it, and scores as products leave them. Causal attentions of 48 heads of 2,048 rows took 190 µs
+on an H200 in tiles of 64 × 128 with masks in all iterations, and 132 without them in most. Their stages of the pipeline took
+shared memory from other blocks: 91 without.
+"""
 
 import re
 from collections.abc import Sequence
@@ -20,17 +25,21 @@ def loop_lines(writer: Writer, skipped: tuple[SkippedIterations, Pointer] | None
     unmasked = _unmasked(writer)
     bounds = _bounds(writer, *skipped)
     if unmasked is None:
-        return [bounds["first"], bounds["end"], *_loop(writer, "first, end", body)]
-    return [*bounds.values(), *_loop(writer, "first, whole", unmasked), *_loop(writer, "whole, end", body)]
+        return [*bounds[:2], *_loop(writer, "first, end", body)]
+    masked = ["for step in tl.range(first, end - (stop - whole), num_stages=1):"]
+    number = "step + tl.where(step < whole, 0, stop - whole)"
+    masked += indented([f"i = {f'tl.cast({number}, tl.int64)' if writer.wide else number}", *body])
+    return [*bounds, *_loop(writer, "whole, stop", unmasked), *masked]
 
 
-def _bounds(writer: Writer, skipped: SkippedIterations, pointer: Pointer) -> dict[str, str]:
-    """The lines that load this block's first iteration with an effect, the end of those without masks, and of the last one."""
+def _bounds(writer: Writer, skipped: SkippedIterations, pointer: Pointer) -> list[str]:
+    """The lines that load this block's first iteration and the end of the last, and those of the run without masks."""
     writer.grid_used.update(skipped.grid_dims)
     *strides, _ = pointer.strides
     where = " + ".join(times(GRID_NAMES[dim], stride) for dim, stride in zip(skipped.grid_dims, strides, strict=True))
-    places = [f"{pointer.name}{f' + {where}' if where else ''}{end}" for end in ("", " + 1", " + 2")]
-    return {name: f"{name} = tl.load({place})" for name, place in zip(("first", "whole", "end"), places, strict=True)}
+    start = f"{pointer.name}{f' + {where}' if where else ''}"
+    names = ("first", "end", "whole", "stop")
+    return [f"{name} = tl.load({start}{f' + {place}' if place else ''})" for place, name in enumerate(names)]
 
 
 def _loop(writer: Writer, limits: str, body: Sequence[str]) -> list[str]:
@@ -43,11 +52,7 @@ def _loop(writer: Writer, limits: str, body: Sequence[str]) -> list[str]:
 
 
 def _unmasked(writer: Writer) -> list[str] | None:
-    """The loop where all masks are 1, if all lines that read masks have another form then.
-
-    A mask is laid out as memory has it, and scores as products leave them: a causal attention took 132 µs with masks in all
-    iterations and 100 without them in most (48 heads of 2,048 rows, an H200).
-    """
+    """The loop where all masks are 1, if all lines that read masks have another form then."""
     body = writer.lines[Phase.LOOP]
     names = "|".join(writer.tiles[value].name for value in writer.masks if value in writer.tiles)
     reading = {place for place, line in enumerate(body) if names and re.search(rf"\b({names})\b", line)}

@@ -96,7 +96,7 @@ def add_loop_bounds(file: ProgramFile, block: Graph, operands: Sequence[int]) ->
     call = f"live_iterations({grid}, {block.loop}, [{', '.join(cases)}], [{', '.join(masks)}])"
     if call not in file.loop_bounds:
         value = file.add_value(
-            TensorType((*grid, 3), DType.int32), f"{file.names[operands[skipped.cases[0][0].position]]}_bounds"
+            TensorType((*grid, 4), DType.int32), f"{file.names[operands[skipped.cases[0][0].position]]}_bounds"
         )
         file.loop_bounds[call] = value
         file.preparation.append(f"    {file.names[value]} = {call}")
@@ -113,8 +113,8 @@ def _as_read(file: ProgramFile, value: int) -> str:
 
 
 _LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases, masks):
-    """For each block along the dims of `grid` the first iteration that has an effect, the end of those from there on in which
-    no entry of a mask is 0, and the end of the last that has an effect.
+    """For each block along the dims of `grid` the first iteration that has an effect and the end of the last; and the first and
+    the end of the longest run between them in which no entry of a mask is 0.
 
     An iteration has none where all tiles of a case have its number everywhere. A tile is given by its tensor, the number, and
     for each dim the parts, (dim of `grid` or its length for the loop, count), and the extent.
@@ -146,9 +146,12 @@ _LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases, masks):
     live, whole = live.expand(*grid, loop).int(), whole.expand(*grid, loop)
     some = live.amax(-1)
     first, end = some * live.argmax(-1), some * (loop - live.flip(-1).argmax(-1))
-    before = torch.arange(loop, device=live.device) < first[..., None]
-    whole = (whole | before).int().cumprod(-1).sum(-1)
-    return torch.stack([first, torch.minimum(whole, end), end], -1).int()
+    length, longest, stop = torch.zeros_like(first), torch.zeros_like(first), first
+    for i in range(loop):
+        length = torch.where(whole[..., i] & (i >= first) & (i < end), length + 1, 0)
+        stop = torch.where(length > longest, i + 1, stop)
+        longest = torch.maximum(length, longest)
+    return torch.stack([first, end, stop - longest, stop], -1).int()
 
 '''
 

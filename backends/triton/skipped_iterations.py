@@ -4,7 +4,7 @@ An iteration has no effect where each accumulator gets its neutral element: 0 fo
 where all entries of a mask's tile are 0 under a product, or −∞ under exp, by the laws of real numbers (0 · x = 0, x − ∞ = −∞,
 exp(−∞) = 0). Running row maxima stay as they are, or cancel (`safe_exp`). The values of constants are not known when a kernel
 is written: `prepare` looks for such tiles once (`prepared_weights`), and the kernel runs from the first other iteration to the
-last. The first of these, as long as the masks are 1 everywhere, it runs without reading masks.
+last. The longest run among these in which the masks are 1 everywhere comes first, and reads no masks.
 """
 
 from collections.abc import Iterable, Sequence

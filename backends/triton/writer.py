@@ -52,8 +52,8 @@ class Writer:
     numbers: dict[int, list[str]] = field(default_factory=dict)  # of a tile that is loaded number by number
     halves: frozenset[int] = frozenset()  # values that are computed in float16
     row: SharedRow | None = None  # that the thread blocks of a cluster hold
-    masks: frozenset[int] = frozenset()  # inputs that are 1 everywhere in the loop's first part (`skipped_iterations`)
-    unmasked: dict[int, str] = field(default_factory=dict)  # place in the loop -> the line of the first part; "" for none
+    masks: frozenset[int] = frozenset()  # inputs that are 1 everywhere in a part of the loop (`skipped_iterations`)
+    unmasked: dict[int, str] = field(default_factory=dict)  # place in the loop -> the line in that part; "" for none
 
     def say(self, phase: Phase, line: str, unmasked: str | None = None) -> None:
         """Append a line before, in or after the loop; in the loop also what it is where all masks are 1, if that differs."""

@@ -1,5 +1,6 @@
 """Loops over keys with a constant mask: which iterations run, that the others have no effect, and which masks are none."""
 
+import re
 from collections.abc import Callable
 from math import inf
 from typing import Any
@@ -86,16 +87,17 @@ def arrays_for(form: str, mask: Any) -> list[Any]:
 
 
 def bounds_of(mask: Any, tiles: int, loop: int, of_bool: bool = True) -> Any:
-    """For each tile of queries the first iteration with a true entry, the end of those from there on that are true everywhere,
-    and the end of the last with one; parts are equal but the last. Masks of numbers are read in all of them."""
+    """For each tile of queries the first iteration with a true entry and the end of the last, and the first and the end of the
+    longest run that is true everywhere; parts are equal but the last. Masks of numbers are read in all of them."""
     rows, columns = (-(-extent // count) for extent, count in zip(mask.shape, (tiles, loop), strict=True))
     bounds = []
     for tile in range(tiles):
         seen = [mask[tile * rows : (tile + 1) * rows, i * columns : (i + 1) * columns].sum() for i in range(loop)]
         live = [i for i, count in enumerate(seen) if count]
         first, end = (live[0], live[-1] + 1) if live else (0, 0)
-        whole = next((i for i in range(first, end) if of_bool and seen[i] < rows * columns), end)
-        bounds.append((first, whole, end))
+        whole = [not of_bool or seen[i] == rows * columns for i in range(loop)]
+        runs = [(i, j) for i in range(first, end) for j in range(i + 1, end + 1) if all(whole[i:j])]
+        bounds.append((first, end, *max(runs, key=lambda run: (run[1] - run[0], -run[0]), default=(first, first))))
     return np.array(bounds)
 
 
@@ -119,7 +121,7 @@ def check_poisoned(run: RunProgram, form: str, mask: Any, tiles: int, loop: int,
     skipped = 0
     for part in range(parts):
         own = mask[:, part * loop * columns : (part + 1) * loop * columns]
-        for tile, (first, _, end) in enumerate(bounds_of(own, tiles, loop)):
+        for tile, (first, end, *_) in enumerate(bounds_of(own, tiles, loop)):
             for i in (*range(first), *range(end, loop)):
                 start = (part * loop + i) * columns
                 arrays[1][:, tile * rows : (tile + 1) * rows, start : start + columns] = np.nan
@@ -169,13 +171,13 @@ def test_bounds_hold_every_iteration_with_an_entry_that_counts(data: st.DataObje
         names = list(module.INPUTS)
         [bounds] = module.prepare(*(given_mask if names[place] == "mask" else others[names[place]] for place in module.WEIGHTS))
     of_bool = MASKED[form][0] == "bool" and form != "inverse"
-    assert np.array_equal(bounds.numpy().reshape(tiles, 3), bounds_of(mask, tiles, loop + 1, of_bool))
+    assert np.array_equal(bounds.numpy().reshape(tiles, 4), bounds_of(mask, tiles, loop + 1, of_bool))
 
 
 @pytest.mark.parametrize("form", MASKED)
 def test_iterations_where_a_mask_is_true_everywhere_do_not_read_it(form: str) -> None:
     source = emit(attention(form, 16, 16, 4, 8))
-    _, *loops = source[: source.index("tl.store(")].split("for i in range(")
+    _, *loops = re.split(r"for \w+ in", source[: source.index("tl.store(")])
     reading = ["mask_ptr" in loop for loop in loops]
     assert reading == ([False, True] if form in ("product", "choice", "filled") else [True])
 
@@ -273,7 +275,7 @@ def test_the_runtime_passes_the_bounds_after_the_arguments() -> None:
         arrays = [FakeArray(kind.shape, kind.dtype, kind.strides) for kind in program.inputs]
         [layout] = program.plan.inputs[len(program.inputs) :]
         bounds = FakeArray(layout.shape, layout.dtype, layout.strides)
-        assert (layout.shape, layout.dtype) == ((4, 3), "int32") and program.prepares
+        assert (layout.shape, layout.dtype) == ((4, 4), "int32") and program.prepares
         given_weights = []
         module.prepared = lambda *weights: given_weights.append(weights) or [bounds]
         program(arrays, library)
