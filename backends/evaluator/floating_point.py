@@ -97,6 +97,16 @@ class FloatAlgebra(ArrayMoves):
 REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, "max": np.max}  # CuPy's by dispatch
 
 
+class MaskingFloats(FloatAlgebra):
+    """Numbers of which zeros in products leave out not-a-number: 0 · x is 0 for all x but infinity."""
+
+    def matmul(self, x: Array, y: Array) -> Array:
+        """Not-a-number where a term has one, and no other factor that is 0."""
+        missing, numbers = zip(*((self.xp.isnan(it), self.xp.where(self.xp.isnan(it), 0, it)) for it in (x, y)), strict=True)
+        terms = super().matmul(missing[0] * 1.0, (y != 0) * 1.0) + super().matmul((x != 0) * 1.0, missing[1] * 1.0)
+        return self.xp.where(terms > 0, np.nan, super().matmul(*numbers))
+
+
 def _sum_in_pairs(x: Array, axes: tuple[int, ...]) -> Array:
     """The sum over axes, which NumPy takes in pairs along the last axis only: elsewhere the error grows with the terms."""
     for axis in sorted((axis % x.ndim for axis in axes), reverse=True):

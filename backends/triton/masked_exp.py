@@ -157,7 +157,7 @@ def _needed(sums: _Sums) -> frozenset[Factor]:
             within = frozenset(trace.origins[operand].values())
             own = frozenset(factor for factor in own if within.issuperset(source for _, source in factor.dims))
             found[operand] = found[operand] & own if operand in found else own
-    return found[trace.exponential]
+    return found.get(trace.exponential, frozenset())
 
 
 def _multiplies(item: Node) -> bool:

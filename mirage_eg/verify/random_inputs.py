@@ -18,7 +18,7 @@ from mirage_eg.backends.evaluator.array_module import release
 from mirage_eg.backends.evaluator.evaluate import SLICE_ELEMENTS, evaluate, evaluate_while
 from mirage_eg.backends.evaluator.field_semantics import Component, Randomness
 from mirage_eg.backends.evaluator.finite_field import FieldAlgebra, FieldValue
-from mirage_eg.backends.evaluator.floating_point import FloatAlgebra
+from mirage_eg.backends.evaluator.floating_point import FloatAlgebra, MaskingFloats
 from mirage_eg.backends.evaluator.input_scales import input_scales
 from mirage_eg.backends.evaluator.memoization import MEMO_BYTES, FieldMemo, MemoBudget, NumericMemo
 from mirage_eg.backends.evaluator.random_fill import Write, fill
@@ -304,11 +304,16 @@ class RandomInputs:
         for number, (x, _, _) in enumerate(moving):
             x.reshape(-1)[np.random.default_rng([self._seed, number]).integers(x.size)] = np.nan
         after = [algebras[0].number(x) for x in evaluate(self.written, inputs, algebras[0], self.slice_elements)]
-        plain = evaluate(self.primitive, inputs, FloatAlgebra(xp), self.slice_elements)
+        plain, masked = (
+            evaluate(self.primitive, inputs, algebra, self.slice_elements) for algebra in (FloatAlgebra(xp), MaskingFloats(xp))
+        )
         outputs = []
-        for usual, exact, other in zip(before, after, plain, strict=True):
+        for usual, exact, other, least in zip(before, after, plain, masked, strict=True):
             known = xp.where(xp.isfinite(other), exact, np.inf)  # 0 · exp(not-a-number) may be either
-            outputs.append(xp.where(xp.isfinite(usual), xp.where(xp.isfinite(exact), known, np.nan), np.inf))
+            lost = xp.where(
+                xp.isfinite(least), np.inf, np.nan
+            )  # so may 0 · not-a-number: kernels leave out keys that a mask hides
+            outputs.append(xp.where(xp.isfinite(usual), xp.where(xp.isfinite(exact), known, lost), np.inf))
         return FloatTrial(NOT_A_NUMBER, inputs, outputs, sizes_of(xp, outputs))
 
     def own_errors(self, trial: FloatTrial, exponentials_fit: bool = True) -> list[float]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from mirage_eg.ir.builder import KernelGraph, Tensor
+from mirage_eg.ir.builder import KernelGraph, Tensor, new_kernel_graph
 from mirage_eg.verify.far_inputs import NOT_A_NUMBER
 from mirage_eg.verify.float_check import float_check
 from mirage_eg.verify.random_inputs import RandomInputs
@@ -65,6 +65,19 @@ def test_fused_kernels_keep_not_a_number(name: str) -> None:
     assert check.ok, (check.problem, check.difference)
     outputs = RandomInputs(graphs.program, 0).far(NOT_A_NUMBER).outputs
     assert all(np.isnan(x).any() for x in outputs)
+
+
+def test_not_a_number_at_a_key_that_is_hidden_may_be_left_out() -> None:
+    p = new_kernel_graph()
+    x, y = p.new_input((16, 16), name="x"), p.new_input((16, 4), name="y")
+    p.mark_output(p.matmul(p.softmax(x, 1, p.new_input((16, 16), "bool", "mask", weight=True)), y), name="out")
+    trial = RandomInputs(p.graph(), 0).far(NOT_A_NUMBER)
+    scores, values, mask = trial.inputs
+    shown = mask.astype(bool)
+    unknown = (np.isnan(scores) & shown).any(1)[:, None] | (shown[:, :, None] & np.isnan(values)).any(1)
+    either = ~unknown & np.isnan(values).any(0)
+    [out] = trial.outputs
+    assert np.array_equal(np.isnan(out), unknown) and np.array_equal(np.isinf(out), either) and either.any() and unknown.any()
 
 
 LOST: dict[str, tuple[Write, Write]] = {

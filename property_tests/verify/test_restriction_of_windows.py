@@ -97,7 +97,9 @@ def test_verdicts_on_changed_windows_are_those_of_the_whole(
     small = few(program, wrong)
     assume(small is not None)
     assert small is not None
-    assert Reference(small.program).check(small.graph).verdict is Reference(program).check(wrong).verdict
+    whole = Reference(program).check(wrong)
+    assume(not whole.differs_in_field_alone)  # a maximum with the 0 of a pad is that of a relu, which the field does not know
+    assert Reference(small.program).check(small.graph).verdict is whole.verdict
 
 
 @pytest.mark.parametrize(
