@@ -106,7 +106,12 @@ class Partitioner:
         if with_split_statistics(primitive, HEURISTICS.search.longest_row) is not None:
             self._task = replace(self._task, until=run.until.part(HEURISTICS.until_split))
         self._bounds = replace(
-            HEURISTICS.partition, segments=segments, max_kernels=most, most_us=most_us, until=self._task.until
+            HEURISTICS.partition,
+            segments=segments,
+            max_kernels=most,
+            most_us=most_us,
+            fewer=run.on_gpu or run.wanted.others,
+            until=self._task.until,
         )
         if run.on_gpu:
             self._task = replace(self._task, each=HEURISTICS.measured_each, keep=HEURISTICS.measured_kernels)

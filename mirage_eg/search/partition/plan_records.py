@@ -41,6 +41,7 @@ class PartitionLimits:
     close: float = 1.02  # a plan within this of the bound ends the search: the cost model is no finer
     most_us: float = inf  # of an equal program's plan: the search ends where none may be cheaper
     max_plans: int = 8
+    fewer: bool = True  # plans of fewer kernels are searched, too: they may take less than is predicted
     until: Deadline = NEVER  # states found later have the smallest segment alone
     explore: int = 0  # programs of at most so many segments have all of them searched: where times will be measured
     explore_until: Deadline = NEVER  # the least likely ones last

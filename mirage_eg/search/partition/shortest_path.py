@@ -32,7 +32,7 @@ from mirage_eg.search.partition.plan_records import KernelPlan, PartitionLimits,
 @dataclass(frozen=True, slots=True)
 class Partition:
     """The cheapest plans, cheapest first, and those that fewer kernels make dearer; none through these segments is below
-    `bound_us`, none of at most `few` kernels below `bound_of_few_us`."""
+    `bound_us`, none of at most `few` kernels, if such plans were searched, below `bound_of_few_us`."""
 
     plans: tuple[KernelPlan, ...]
     bound_us: float
@@ -76,10 +76,12 @@ def partition(
         given = () if library is None else plan_of_library(program, find, lower_bound, library, limits)
     graph = PlanGraph(program, lower_bound, limits, given=given)
     bound, complete = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us)  # first: seconds may be few
-    if _is_worth_it(bound, limits):
-        _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
-    few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
-    bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
+    few, bound_of_few = 0, 0.0
+    if limits.fewer:
+        if _is_worth_it(bound, limits):
+            _search(graph, find, limits, on_progress, SEARCH.fewest_penalty_us)
+        few = few_kernels(min((plan.kernels for plan in graph.front(None)), default=0), limits.max_kernels)
+        bound_of_few, _ = _search(graph, find, limits, on_progress, SEARCH.tie_penalty_us, few)
     if len(graph.segments) <= limits.explore:
         _explore(graph, find, limits)
     front = graph.front(limits.max_kernels)
