@@ -394,6 +394,7 @@ def test_the_cheapest_way_is_found_without_searching_every_segment(program: Grap
     assert found.bound_us <= least + 1e-9
     few = [plan.us for plan in found.plans if plan.kernels <= found.few]
     assert found.bound_of_few_us <= min(few, default=inf) + 1e-9
+    searched.clear()
     alone = partition(program, find, lower_bounds.__getitem__, replace(limits, fewer=False))
     assert min((plan.us for plan in alone.plans), default=inf) == pytest.approx(least, abs=0.1)
     assert len(alone.searched) <= len(found.searched) and not alone.few
