@@ -14,6 +14,7 @@ from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
+from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.search.partition.plan_records import Segment
@@ -124,7 +125,8 @@ class _Dataflow:
             unsafe.update(attention.values[:-1])
         for position in self.computing:
             values = self.values[position]
-            if not counts(self.program.nodes[position]) or len(values) > 1 or values[0] in unsafe:
+            item = self.program.nodes[position]
+            if not (counts(item) or item.op in JOINS) or len(values) > 1 or values[0] in unsafe:
                 continue
             before = self._before(position)
             if before not in (None, self.all) and reached & ~before == 0:

@@ -109,6 +109,21 @@ def test_an_activation_behind_a_sum_is_the_end_of_its_region() -> None:
     assert [[item.op for item in part.nodes if counts(item)][-2:] for part in parts] == [["add", "relu"]] * 3
 
 
+def test_branches_that_are_joined_end_a_region() -> None:
+    graph = new_kernel_graph()
+    stream = graph.new_input((16, 16), name="x")
+    for place in range(4):
+        weights = [[graph.new_input((16, 8), name=f"W{place}{branch}") for branch in range(2)] for _ in range(2)]
+        branches = [
+            graph.relu(graph.matmul(graph.relu(graph.matmul(stream, a) @ graph.transpose(b, (1, 0))), a)) for a, b in weights
+        ]
+        stream = graph.concat(branches, 1)
+    graph.mark_output(stream, name="out")
+    program = graph.graph()
+    parts = [segment_program(program, part) for part in regions(program, 12)]
+    assert len(parts) == 4 and all(part.nodes[-2].op == "concat" for part in parts)
+
+
 @pytest.mark.parametrize("reader", ["product", "sum"])
 def test_what_products_read_of_a_stream_is_computed_with_it(reader: str) -> None:
     graph = new_kernel_graph()
