@@ -208,10 +208,10 @@ def _parts(group: Sequence[Fx], found: Analysis, known: Callable[[Fx], Any]) -> 
     number: dict[Fx, int] = {}
     times: Counter[int] = Counter()
     for position, segment in enumerate(regions(it.graph.graph(), HEURISTICS.region_ops)):
-        times.update(segment.nodes)
-        for place in segment.nodes:
+        for place in segment.nodes - times.keys():
             if place in made:
-                number[made[place]] = max(position, number.get(made[place], 0))
+                number[made[place]] = position  # the first region of its last op: views of a result are in later ones, too
+        times.update(segment.nodes)
     results = [each for each in group if each.target is getitem]
     for each in results:  # a node and its results are in one region
         number[each.args[0]] = max(number.get(each, 0), number.get(each.args[0], 0))

@@ -22,6 +22,7 @@ from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most
+_LARGE = 4  # times as many ops as there should be
 _END = 2  # ops, as the program has them, that are the end of a region
 
 
@@ -30,8 +31,8 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
 
     What unpacks the whole numbers of inputs is none of these ops: weights of four bits take seven a product. Regions are as
     large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
-    cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. With `cut_at`
-    regions are cut at these values if that leaves at most four times as many ops.
+    cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. A region of more
+    than four times as many ops is cut again. With `cut_at` regions are cut at these values if that leaves at most so many.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -49,7 +50,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         if inside + ops[each] > most and last is not None:
             kept.append(last)
             inside, last = behind, None
-        elif inside + ops[each] > 4 * most:
+        elif inside + ops[each] > _LARGE * most:
             kept.append(cut)
             inside = behind = 0
         inside, behind = inside + ops[each], behind + ops[each]
@@ -57,7 +58,25 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         kept.clear()
     if cut_at is None:
         kept = graph.before_more_than(min(_END, most // _REST), kept)
-    return tuple(graph.segments(map(graph.with_functions, kept)))
+    parts = graph.segments(map(graph.with_functions, kept))
+    return tuple(it for part in parts for it in _cut_again(program, part, most)) if kept and cut_at is None else tuple(parts)
+
+
+def _cut_again(program: Graph, part: Segment, most: int) -> Iterator[Segment]:
+    """The regions of a region that is too large. Computed values that it only reads are inputs, as what an encoder gives a
+    decoder's layers."""
+    own = segment_program(program, part)
+    if _op_count(expand(own)) <= _LARGE * most:
+        yield part
+        return
+    nodes = [None] * len(part.inputs) + sorted(part.nodes)
+    values = dict(enumerate(part.inputs))
+    for (_, copied), place in zip(own.numbered(), nodes, strict=False):
+        if place is not None:
+            values.update(zip(copied, program.numbered()[place][1], strict=True))
+    for region in regions(own, most):
+        ends = (tuple(values[it] for it in its) for its in (region.inputs, region.outputs))
+        yield Segment(frozenset(place for it in region.nodes if (place := nodes[it]) is not None), *ends)
 
 
 def _op_count(program: Graph) -> int:
@@ -156,9 +175,11 @@ class _Dataflow:
         begin = 0
         results = [(item.operands[0], self.makers[item.operands[0]]) for item in self.program.outputs]
         last = [i for i, maker in results if maker in self.free and self.program.nodes[maker].op != "input"]
-        for _, end in cuts:
+        for _, before in cuts:
+            end = begin | before
             crossing = [it for position in _bits(end & ~begin) if self.readers[position] & ~end for it in self.values[position]]
-            yield self._segment(end & ~begin, crossing)
+            if end != begin:  # else the functions of the value before end here
+                yield self._segment(end & ~begin, crossing)
             begin = end
         yield self._segment(self.all & ~begin, last)
 
