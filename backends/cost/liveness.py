@@ -18,6 +18,7 @@ from functools import lru_cache
 
 from mirage_eg.backends.triton.storage import late_loads
 from mirage_eg.backends.triton.tiles import padded_elements, power_of_two
+from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node, Phase, adds_tiles
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, VIEWS
@@ -218,6 +219,8 @@ def element_bytes(block: Graph) -> list[int]:
             return 0
         if value in loaded and by_vectors(value):
             return 0 if kinds == {Kind.REARRANGEMENT} else min(_FLOAT32, block.types[value].dtype.itemsize)
+        if value in loaded and block.types[value].dtype is DType.bool:
+            return block.types[value].dtype.itemsize  # a mask is read where it is compared
         added = all(adds_tiles(reader) for reader in readers[value])
         return 0 if maker.kind is Kind.MATMUL and added else _FLOAT32
 

@@ -84,7 +84,12 @@ class Part:
     @property
     def order(self) -> tuple[int, ...]:
         """The grid dims as they are launched, the fastest one first."""
-        return grid_order(self.graph, self.inputs, self.outputs)
+        return grid_order(self.graph, self.inputs, self.outputs, self.uneven)
+
+    @property
+    def uneven(self) -> tuple[int, ...]:
+        """The grid dims with which the length of the loop varies."""
+        return () if self.skipped is None else self.skipped[0].grid_dims
 
     @property
     def bounds(self) -> tuple[Pointer, ...]:
@@ -181,8 +186,7 @@ def _assemble(writer: Writer, part: Part) -> list[str]:
     loop = loop_lines(writer, part.skipped)  # first: it needs coordinates
     offset = ".to(tl.int64)" if writer.wide else ""
     lines = [f"r{extent} = {_range(writer, extent)}{offset}" for extent in sorted(writer.ranges)]
-    longest_first = () if part.skipped is None else part.skipped[0].grid_dims
-    lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide, longest_first)
+    lines += coordinates(writer.graph.grid, part.order, writer.grid_used, writer.wide, backwards=part.uneven)
     if writer.schedule.dependent_launch:
         lines += [*writer.early_loads, *WAITING]
     lines += [*writer.ordered_loads(), *writer.lines[Phase.PROLOGUE]]

@@ -15,18 +15,22 @@ _SHARE = 16  # a tensor of so many times less than what is read in between costs
 _HELD = 32 << 20  # bytes of operands that the L2 cache of an H200 holds from one column of thread blocks to the next
 
 
-def grid_order(graph: Graph, inputs: Sequence[Pointer], outputs: Sequence[Pointer]) -> tuple[int, ...]:
+def grid_order(
+    graph: Graph, inputs: Sequence[Pointer], outputs: Sequence[Pointer], uneven: Sequence[int] = ()
+) -> tuple[int, ...]:
     """The grid dims as they are launched, the fastest one first.
 
-    If there is a product: as given, or in an order that reads fewer bytes from memory. Otherwise consecutive thread blocks read
-    or write consecutive memory of the largest tensor; dims along which blocks read another large tensor again come before,
-    where the cache would have lost it in between.
+    If there is a product: as given, or in an order that reads fewer bytes from memory, with dims late along which the length of
+    the loop varies (`uneven`): long loops that start first leave no multiprocessor alone at the end. Otherwise consecutive
+    thread blocks read or write consecutive memory of the largest tensor; dims along which blocks read another large tensor
+    again come before, where the cache would have lost it in between.
     """
     dims = range(len(graph.grid))
     read = [*zip(inputs, (item["imap"] for item in graph.inputs), strict=True)]
     if any(item.kind is Kind.MATMUL for item in graph.nodes):
         grid = [*map(most, graph.grid)]
-        return min(permutations(dims), key=lambda order: _read_bytes(order, grid, read))  # the first one is as given
+        orders = permutations(dims)  # the first one is as given
+        return min(orders, key=lambda order: (_read_bytes(order, grid, read), -sum(map(order.index, uneven))))
     moving = [*read, *zip(outputs, (item["omap"] for item in graph.outputs), strict=True)]
     pointer, targets = max(moving, key=lambda pair: _bytes(pair[0]))
     new = [dim for dim in dims if targets[dim] == NEW_DIM]

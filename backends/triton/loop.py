@@ -14,6 +14,8 @@ from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, times
 from mirage_eg.ir.node import Phase
 from mirage_eg.ir.ops import Kind
 
+_FEW = 2  # tiles of keys on the diagonal
+
 
 def loop_lines(writer: Writer, skipped: tuple[SkippedIterations, Pointer] | None) -> list[str]:
     """The loop that is written, with the loads of its bounds."""
@@ -26,10 +28,17 @@ def loop_lines(writer: Writer, skipped: tuple[SkippedIterations, Pointer] | None
     bounds = _bounds(writer, *skipped)
     if unmasked is None:
         return [*bounds[:2], *_loop(writer, "first, end", body)]
-    masked = ["for step in tl.range(first, end - (stop - whole), num_stages=1):"]
+    stages = 1 if _are_few(writer) else writer.schedule.num_stages
+    masked = [f"for step in tl.range(first, end - (stop - whole), num_stages={stages}):"]
     number = "step + tl.where(step < whole, 0, stop - whole)"
     masked += indented([f"i = {f'tl.cast({number}, tl.int64)' if writer.wide else number}", *body])
     return [*bounds, *_loop(writer, "whole, stop", unmasked), *masked]
+
+
+def _are_few(writer: Writer) -> bool:
+    """Whether the diagonal of a mask crosses few tiles of each block, so that their pipeline would hardly fill."""
+    shapes = [writer.graph.types[value].shape for value in writer.masks]
+    return all(shape[-2] <= _FEW * shape[-1] for shape in shapes if len(shape) > 1)
 
 
 def _bounds(writer: Writer, skipped: SkippedIterations, pointer: Pointer) -> list[str]:

@@ -4,8 +4,11 @@ import re
 
 import pytest
 
+from mirage_eg.backends.triton.addressing import Pointer
 from mirage_eg.backends.triton.emit import emit
+from mirage_eg.backends.triton.grid_order import grid_order
 from mirage_eg.ir.builder import new_kernel_graph
+from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.threadblock_graph import new_threadblock_graph
 
 
@@ -48,3 +51,18 @@ def test_products_read_rows_once_that_no_cache_holds() -> None:
     assert launched_product(16384, 3072, 768) == (3, 128, 1)  # 100 MB of rows, 5 of columns
     assert launched_product(16384, 768, 3072) == (128, 12, 1)  # 25 MB of rows stay in the cache
     assert launched_product(1024, 8192, 8192) == (8, 32, 1)
+
+
+@pytest.mark.parametrize(("columns", "order"), [(256, (1, 0)), (65536, (0, 1))])
+def test_dims_of_uneven_loops_are_late_if_no_more_bytes_are_read(columns: int, order: tuple[int, ...]) -> None:
+    graph, block = new_kernel_graph(), new_threadblock_graph((8, columns // 256), forloop_range=16)
+    x, w = graph.new_input((1024, 1024), "bfloat16", "x"), graph.new_input((1024, columns), "bfloat16", "w")
+    tiles = block.new_input(x, (0, -1), 1), block.new_input(w, (-1, 1), 0)
+    block.new_output(block.forloop_accum(block.matmul(*tiles)), (0, 1))
+    graph.customized([x, w], block)
+    inputs = [
+        Pointer(name, name, kind.shape, kind.dtype, row_major(kind.shape))
+        for name, kind in zip("xw", graph.graph().input_types, strict=True)
+    ]
+    [own] = graph.graph().blocks
+    assert grid_order(own, inputs, ()) == (0, 1) and grid_order(own, inputs, (), (0,)) == order

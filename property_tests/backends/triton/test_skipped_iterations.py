@@ -182,6 +182,12 @@ def test_iterations_where_a_mask_is_true_everywhere_do_not_read_it(form: str) ->
     assert reading == ([False, True] if form in ("product", "choice", "filled") else [True])
 
 
+def test_the_longest_loops_start_first_and_few_masked_tiles_have_no_pipeline() -> None:
+    for tiles, stages in ((4, 1), (2, 3)):  # tiles of 4 and 8 rows of two keys
+        source = emit(attention("choice", 16, 16, tiles, 8))
+        assert f"{tiles - 1} - tl.program_id(" in source and f"num_stages={stages})" in source
+
+
 @pytest.mark.parametrize("form", MASKED)
 def test_a_mask_that_is_an_argument_is_not_skipped(form: str) -> None:
     for weights in ((), ("low",), *([("mask",)] if form == "filled" else [])):
