@@ -310,9 +310,7 @@ class RandomInputs:
         outputs = []
         for usual, exact, other, least in zip(before, after, plain, masked, strict=True):
             known = xp.where(xp.isfinite(other), exact, np.inf)  # 0 · exp(not-a-number) may be either
-            lost = xp.where(
-                xp.isfinite(least), np.inf, np.nan
-            )  # so may 0 · not-a-number: kernels leave out keys that a mask hides
+            lost = xp.where(xp.isfinite(least), np.inf, np.nan)  # so may 0 · not-a-number, as at a key that a mask hides
             outputs.append(xp.where(xp.isfinite(usual), xp.where(xp.isfinite(exact), known, lost), np.inf))
         return FloatTrial(NOT_A_NUMBER, inputs, outputs, sizes_of(xp, outputs))
 

@@ -4,7 +4,7 @@ from math import prod
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_eg.backends.evaluator.evaluate import evaluate
@@ -48,6 +48,7 @@ def assert_alike(program: Graph, split: Graph) -> None:
 def test_split_statistics_are_those_of_the_rows() -> None:
     shapes = []
 
+    @settings(derandomize=True)  # few shapes have rows that are split
     @given(
         st.lists(st.sampled_from([512, 64, 35, 8, 3, 1]), min_size=2, max_size=4).filter(lambda shape: prod(shape) <= 1 << 17),
         st.data(),

@@ -59,7 +59,9 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     if cut_at is None:
         kept = graph.before_more_than(min(_END, most // _REST), kept)
     parts = graph.segments(map(graph.with_functions, kept))
-    return tuple(it for part in parts for it in _cut_again(program, part, most)) if kept and cut_at is None else tuple(parts)
+    if not kept or cut_at is not None:
+        return tuple(parts)
+    return tuple(it for part in parts for it in _cut_again(program, part, most))
 
 
 def _cut_again(program: Graph, part: Segment, most: int) -> Iterator[Segment]:
