@@ -111,9 +111,11 @@ class Call:
         return self._of_types(name, ("int32", "int64"))
 
     def any_tensors(self, name: str) -> list[Tensor]:
-        """A list of tensors of one type of the IR, for ops that only move elements."""
+        """A list of tensors of one type of the IR, for ops that only move elements; numbers have the type of the result."""
         names = [f"{name}.{index}" for index in range(len(self.take(name)))]
         kinds = {self.types[one].dtype for one in names}
+        if len(kinds) > 1 and kinds <= {*FLOATING}:
+            return [cast(self._of_types(one, FLOATING), self.result.dtype) for one in names]
         if len(kinds) > 1:
             raise UnsupportedError(f"{name} has the element types {', '.join(sorted(kinds))}, wanted one")
         return [self._of_types(one, tuple(DType)) for one in names]

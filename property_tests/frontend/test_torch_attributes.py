@@ -146,6 +146,14 @@ def test_an_operand_without_dims_does_not_widen_the_type(dtype: str) -> None:
         torch.testing.assert_close(it.run(x, number), function(x, number))
 
 
+@pytest.mark.parametrize("join", [torch.cat, torch.stack])
+@pytest.mark.parametrize("types", [(torch.bfloat16, torch.float32), (torch.float16, torch.bfloat16)])
+def test_tensors_of_several_types_are_joined_in_that_of_the_result(join: Any, types: tuple[Any, Any]) -> None:
+    x, y = (each.to(dtype) for each, dtype in zip(tensors((3, 4), (3, 4)), types, strict=True))
+    assert_equal(lambda x, y: join([x, y], 1) * 2, x, y)
+    assert imported(lambda x, y: join([x, y]), x, y).run(x, y)[0].dtype is torch.float32
+
+
 def test_a_division_that_rounds_stays_outside() -> None:
     x, y = tensors((3, 4), (3, 4))
     assert_equal(lambda x, y: torch.div(x, y + 9, rounding_mode=None), x, y)
