@@ -98,10 +98,10 @@ REDUCTIONS: Mapping[str, Callable[..., Any]] = {"sum": np.sum, "mean": np.mean, 
 
 
 class MaskingFloats(FloatAlgebra):
-    """Numbers of which zeros in products leave out not-a-number: 0 · x is 0 for all x but infinity."""
+    """Numbers whose products of matrices take 0 · not-a-number for 0, as kernels that leave out what a mask hides."""
 
     def matmul(self, x: Array, y: Array) -> Array:
-        """Not-a-number where a term has one, and no other factor that is 0."""
+        """Not-a-number where a term has one and its other factor is not 0."""
         missing, numbers = zip(*((self.xp.isnan(it), self.xp.where(self.xp.isnan(it), 0, it)) for it in (x, y)), strict=True)
         terms = super().matmul(missing[0] * 1.0, (y != 0) * 1.0) + super().matmul((x != 0) * 1.0, missing[1] * 1.0)
         return self.xp.where(terms > 0, np.nan, super().matmul(*numbers))

@@ -173,9 +173,8 @@ def _written(part: Part, wide: bool, sizes: Sequence[str]) -> Writer:
     judged = judged_exponentials(graph, exported, part.maxima) if part.schedule.safe else {}
     safe = {value: shift for value, shift in judged.items() if isinstance(shift, SafeExponential)}
     plain = {value: why for value, why in judged.items() if isinstance(why, str)}
-    masks = () if part.skipped is None else part.skipped[0].masks
-    writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names, row=shared_row(graph))
-    writer.masks = frozenset(graph.input_values[position] for position in masks)
+    masks = frozenset(graph.input_values[position] for position in (part.skipped[0].masks if part.skipped else ()))
+    writer = Writer(graph, padding(graph), safe, plain, wide, part.schedule, names, row=shared_row(graph), masks=masks)
     _write_body(writer, part)
     for export, pointer in part.exported_maxima:
         _store(writer, row_maximum_tile(writer, export), export.omap, pointer)

@@ -146,12 +146,11 @@ _LIVE_ITERATIONS = '''def live_iterations(grid, loop, cases, masks):
     live, whole = live.expand(*grid, loop).int(), whole.expand(*grid, loop)
     some = live.amax(-1)
     first, end = some * live.argmax(-1), some * (loop - live.flip(-1).argmax(-1))
-    length, longest, stop = torch.zeros_like(first), torch.zeros_like(first), first
-    for i in range(loop):
-        length = torch.where(whole[..., i] & (i >= first) & (i < end), length + 1, 0)
-        stop = torch.where(length > longest, i + 1, stop)
-        longest = torch.maximum(length, longest)
-    return torch.stack([first, end, stop - longest, stop], -1).int()
+    steps = torch.arange(loop, device=live.device)
+    whole = whole & (steps >= first[..., None]) & (steps < end[..., None])
+    length = steps + 1 - torch.where(whole, 0, steps + 1).cummax(-1).values
+    stop = length.argmax(-1) + 1
+    return torch.stack([first, end, stop - length.amax(-1), stop], -1).int()
 
 '''
 

@@ -4,7 +4,7 @@ An iteration has no effect where each accumulator gets its neutral element: 0 fo
 where all entries of a mask's tile are 0 under a product, or −∞ under exp, by the laws of real numbers (0 · x = 0, x − ∞ = −∞,
 exp(−∞) = 0). Running row maxima stay as they are, or cancel (`safe_exp`). The values of constants are not known when a kernel
 is written: `prepare` looks for such tiles once (`prepared_weights`), and the kernel runs from the first other iteration to the
-last. The longest run among these in which the masks are 1 everywhere comes first, and reads no masks.
+last. The longest run of these in which all masks are 1 everywhere comes first, and reads no mask.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,9 +71,9 @@ def skipped_iterations(graph: Graph, constants: Iterable[int]) -> SkippedIterati
         for dim, target in enumerate(inputs[position]["imap"])
         if target != REPLICATED and graph.grid[dim] > 1
     }
-    of_bool = {position for position in positions if inputs[position]["dtype"] == str(DType.bool)}
-    masks = {tile.position for case in useful for tile in case if tile.position in of_bool and tile.number == 0}
-    return SkippedIterations(tuple(sorted(map(tuple, useful))), tuple(sorted(moved)), tuple(sorted(masks)))
+    zeros = {tile.position for case in useful for tile in case if tile.number == 0}
+    masks = sorted(position for position in zeros if inputs[position]["dtype"] == str(DType.bool))
+    return SkippedIterations(tuple(sorted(map(tuple, useful))), tuple(sorted(moved)), tuple(masks))
 
 
 def _is_mask(item: Node) -> bool:

@@ -111,7 +111,7 @@ class Call:
         return self._of_types(name, ("int32", "int64"))
 
     def any_tensors(self, name: str) -> list[Tensor]:
-        """A list of tensors of one type of the IR, for ops that only move elements; numbers have the type of the result."""
+        """A list of tensors of one type, for ops that only move elements; floating-point types become that of the result."""
         names = [f"{name}.{index}" for index in range(len(self.take(name)))]
         kinds = {self.types[one].dtype for one in names}
         if len(kinds) > 1 and kinds <= {*FLOATING}:

@@ -56,29 +56,25 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         inside, behind = inside + ops[each], behind + ops[each]
     if len(kept) == 1 and cut_at is None and inside <= most // _REST:
         kept.clear()
-    if cut_at is None:
-        kept = graph.before_more_than(min(_END, most // _REST), kept)
+    if cut_at is not None:
+        return tuple(graph.segments(kept))
+    kept = graph.before_more_than(min(_END, most // _REST), kept)
     parts = graph.segments(map(graph.with_functions, kept))
-    if not kept or cut_at is not None:
-        return tuple(parts)
-    return tuple(it for part in parts for it in _cut_again(program, part, most))
+    return tuple(it for part in parts for it in _cut_again(program, part, most)) if kept else tuple(parts)
 
 
 def _cut_again(program: Graph, part: Segment, most: int) -> Iterator[Segment]:
-    """The regions of a region that is too large. Computed values that it only reads are inputs, as what an encoder gives a
-    decoder's layers."""
+    """The region, or the regions of one that is too large: values that it reads are inputs of all of them, as what an encoder
+    gives the layers of a decoder."""
     own = segment_program(program, part)
     if _op_count(expand(own)) <= _LARGE * most:
         yield part
         return
-    nodes = [None] * len(part.inputs) + sorted(part.nodes)
-    values = dict(enumerate(part.inputs))
-    for (_, copied), place in zip(own.numbered(), nodes, strict=False):
-        if place is not None:
-            values.update(zip(copied, program.numbered()[place][1], strict=True))
+    nodes, inputs = sorted(part.nodes), len(part.inputs)  # `own` has the inputs first, then these nodes
+    values = [*part.inputs, *(value for place in nodes for value in program.numbered()[place][1])]
     for region in regions(own, most):
         ends = (tuple(values[it] for it in its) for its in (region.inputs, region.outputs))
-        yield Segment(frozenset(place for it in region.nodes if (place := nodes[it]) is not None), *ends)
+        yield Segment(frozenset(nodes[it - inputs] for it in region.nodes), *ends)
 
 
 def _op_count(program: Graph) -> int:
@@ -186,7 +182,7 @@ class _Dataflow:
         yield self._segment(self.all & ~begin, last)
 
     def with_functions(self, cut: Cut) -> Cut:
-        """The cut behind the elementwise functions of its value alone, if they end in one that products alone read."""
+        """The cut, moved behind the elementwise functions of its value alone if they end in one that products alone read."""
         value, before = cut
         types, after, found = self.program.types, self.all & ~before, 0
         for position in _bits(after):

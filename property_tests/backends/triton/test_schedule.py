@@ -151,6 +151,12 @@ def test_kernels_are_launched_dependently_where_they_can(target: str, dependent:
     assert (run_program(emit(program.graph(), schedule=schedules), [ones])[0] == 4 * ones).all()
 
 
+@pytest.mark.parametrize(("dtype", "powers"), [("float16", True), ("bfloat16", True), ("float32", False)])
+def test_exponentials_of_half_types_are_powers_of_two_from_the_start(dtype: str, powers: bool) -> None:
+    graph = attention(dtype, 2, 32, 16, 64, 16, 4).mugraph
+    assert [it.exp2 for it in usual_schedules(graph, "sm_90")] == [powers]
+
+
 @pytest.mark.parametrize(("inner", "stages"), [(128, 3), (256, 2)])
 def test_no_kernel_is_tried_with_more_stages_than_its_operands_leave(inner: int, stages: int) -> None:
     program = mi.new_kernel_graph()

@@ -97,7 +97,7 @@ def bounds_of(mask: Any, tiles: int, loop: int, of_bool: bool = True) -> Any:
         first, end = (live[0], live[-1] + 1) if live else (0, 0)
         whole = [not of_bool or seen[i] == rows * columns for i in range(loop)]
         runs = [(i, j) for i in range(first, end) for j in range(i + 1, end + 1) if all(whole[i:j])]
-        bounds.append((first, end, *max(runs, key=lambda run: (run[1] - run[0], -run[0]), default=(first, first))))
+        bounds.append((first, end, *max(runs, key=lambda run: (run[1] - run[0], -run[0]), default=(1, 1))))  # an empty run
     return np.array(bounds)
 
 

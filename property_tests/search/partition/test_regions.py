@@ -123,10 +123,8 @@ def test_what_all_layers_read_is_an_input_of_each() -> None:
     program = graph.graph()
     parts = regions(program, 8)
     assert max(primitive_ops(segment_program(program, part)) for part in parts) <= 16 and in_order(parts)
-    assert (
-        len({segment_program(program, part) for part in parts[2:]}) == 1
-        and Reference(program).check(composed(program, parts)).equal
-    )
+    assert len({segment_program(program, part) for part in parts[2:]}) == 1
+    assert Reference(program).check(composed(program, parts)).equal
 
 
 def test_branches_that_are_joined_end_a_region() -> None:
