@@ -27,7 +27,7 @@ from mirage_eg.ir.node import Node
 from mirage_eg.ir.written_inputs import with_written_inputs
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.regions import regions
-from mirage_eg.torch_compile.image_strides import strides_of, with_strides
+from mirage_eg.torch_compile.image_strides import are_images_last, strides_of, with_strides
 from mirage_eg.torch_compile.narrow_attentions import with_narrow_attentions
 from mirage_eg.torch_compile.row_gaps import with_row_gaps
 
@@ -52,11 +52,12 @@ class FxRegion:
 
 @dataclass(frozen=True, slots=True)
 class FxRegions:
-    """The regions of a graph, and the analysis of its nodes."""
+    """The regions of a graph, the analysis of its nodes, and whether Inductor would have its images channels last."""
 
     module: Any
     regions: tuple[FxRegion, ...]
     found: Analysis
+    images_last: bool
 
 
 def fx_regions(
@@ -93,7 +94,8 @@ def fx_regions(
             found.place.update(dict.fromkeys(group, Place.OUTSIDE))
             found.reason.update(dict.fromkeys(group, str(error)))
     made = _laid_out(made, found)
-    return FxRegions(module, tuple(_writing(made, found) if in_place else made), found)
+    own = tuple(_writing(made, found) if in_place else made)
+    return FxRegions(module, own, found, are_images_last(module))
 
 
 def _laid_out(regions: Sequence[FxRegion], found: Analysis) -> list[FxRegion]:

@@ -62,7 +62,8 @@ class Weights:
 class Contest:
     """A region, its nodes as a `module` of their own, and the device: what a segment's kernels are held against.
 
-    `weights` have the values of those of its inputs; `sizes` are those of the named dims at which this is done.
+    `weights` have the values of those of its inputs; `sizes` are those of the named dims at which this is done. With
+    `images_last` Inductor would have the images of the whole graph channels last.
     """
 
     region: FxRegion
@@ -70,6 +71,7 @@ class Contest:
     device: Any
     weights: Weights
     sizes: Mapping[str, int] = field(default_factory=dict)
+    images_last: bool = False
 
 
 @dataclass(frozen=True)

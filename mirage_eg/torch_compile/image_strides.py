@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.launches.views import runs_in_memory
+from mirage_eg.backends.measure.timing import can_time
 from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
 from mirage_eg.frontend.imported import AddedInput
 from mirage_eg.frontend.symbolic_sizes import is_row_major
@@ -28,6 +29,18 @@ def strides_of(each: Fx | AddedInput) -> Shape | None:
     shape = tuple(value.shape)
     is_image = len(shape) == 4 and runs_in_memory(shape, value.stride()) == runs_in_memory(shape, channels_last(shape))
     return channels_last(shape) if is_image else None
+
+
+def are_images_last(module: Any) -> bool:
+    """Whether Inductor has the images of a functional graph channels last on a GPU: it decides for all of them at once."""
+    import torch
+
+    convolutions = module.graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default)
+    if not any(can_time(each.meta["val"].device) for each in convolutions):
+        return False
+    from torch._inductor.graph import GraphLowering
+
+    return bool(GraphLowering.decide_layout_opt(module, is_inference=True))
 
 
 def with_strides(regions: Sequence[Ends], readers: Mapping[Fx, Iterable[Fx]], inside: Container[Fx]) -> list[Graph]:

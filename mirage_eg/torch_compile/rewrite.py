@@ -111,14 +111,26 @@ def _lays_out(each: Fx) -> bool:
     return own != before
 
 
-def writing_module(module: Any, region: FxRegion) -> Any:
-    """The graph module of a region with copies of results into the inputs that it writes; it returns the other results."""
+def timed_module(module: Any, region: FxRegion, images_last: bool) -> Any:
+    """The graph module of a region with copies of results into the inputs that it writes; it returns the other results.
+
+    With `images_last`, a row-major image that a convolution reads is laid out channels last first, as Inductor does in a graph
+    whose images it has so.
+    """
     into = written_inputs(region.program)
-    if not into:
+    if not into and not images_last:
         return module
     graph = torch.fx.Graph()
     copies: dict[Fx, Fx] = {}
     results = graph.graph_copy(module.graph, copies)
+    pairs = zip(region.inputs, region.program.inputs, strict=True)
+    row_major = {given.name for given, item in pairs if not isinstance(given, AddedInput) and item.get("strides") is None}
+    for node in graph.find_nodes(op="call_function", target=torch.ops.aten.convolution.default) if images_last else ():
+        image = node.args[0]
+        if image.op == "placeholder" and image.name in row_major and image.meta["val"].ndim == 4:
+            with graph.inserting_before(node):
+                laid_out = graph.call_function(torch.ops.aten.clone.default, (image,), {"memory_format": torch.channels_last})
+            node.replace_input_with(image, laid_out)
     placeholders = {node.name: copies[node] for node in module.graph.nodes if node.op == "placeholder"}
     for place, given in into.items():
         graph.call_function(torch.ops.aten.copy_.default, (placeholders[region.inputs[given].name], results[place]))

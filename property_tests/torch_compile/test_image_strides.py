@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import nn
 
+from mirage_eg.backends.measure.timing import Timing
+from mirage_eg.torch_compile import gate, image_strides
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import segment_call
 from mirage_eg.torch_compile.records import Compilation, graph_records
@@ -114,3 +116,31 @@ def test_a_result_has_the_strides_that_are_wanted_of_it() -> None:
     single = torch.randn(2, 3, 1, 1)
     [laid] = own_results([], [single], [(3, 1, 3, 3)])
     assert laid.stride() == (3, 1, 3, 3) and torch.equal(laid, single)
+
+
+def test_inductor_is_timed_with_the_layout_of_the_whole_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its code of a segment would convert row-major images at each end, which its code of the whole graph does once."""
+    given: list[list[Any]] = []
+    returned: list[tuple[Any, ...]] = []
+
+    def eager(module: Any, tensors: list[Any], config: Any) -> Any:
+        assert config == {"force_layout_optimization": True}
+        given.append([it for it in tensors if it.shape == x.shape])
+        return lambda *own: returned.append(module(*own))
+
+    def timed(runs: list[Any]) -> list[Timing]:
+        runs[1]()
+        return [Timing(us, 0.0, us, 0.0, "test", "cpu") for us in (1.0, 2.0)]
+
+    monkeypatch.setattr(image_strides, "can_time", lambda device: True)
+    monkeypatch.setattr(gate, "can_time", lambda device: True)
+    monkeypatch.setattr(gate, "_lost", lambda *_: "")
+    monkeypatch.setattr(gate, "inductor_code", eager)
+    monkeypatch.setattr(gate, "time_alternately", timed)
+    model, x = nn.Sequential(Residual(), Residual()).eval(), torch.randn(2, 8, 6, 6)
+    result, calls, _ = compiled(model, x, gate="time")
+    torch.testing.assert_close(result, model(x), atol=1e-5, rtol=1e-5)
+    assert len(calls) == len(given) == 2
+    (first,), (second,) = given
+    assert first.is_contiguous() and second.is_contiguous(memory_format=torch.channels_last)
+    assert all(it.is_contiguous(memory_format=torch.channels_last) for it in returned[0])
