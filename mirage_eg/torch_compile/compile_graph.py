@@ -208,8 +208,7 @@ def _record(
             reason=_why_none(segment),
             from_cache=segment.from_cache,
         )
-    own = region_module(found.module, region, found.found.same)
-    contest = Contest(region, own, device, values, images_last=found.images_last)
+    contest = Contest(region, region_module(found.module, region, found.found.same), device, values, found.images_last)
     if segment.largest:
         sized = _sized_call(segment, contest, settings, store)
         decision = sized.decide(_example_sizes(region, segment), until=until, tune=tune)

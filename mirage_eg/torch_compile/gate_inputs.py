@@ -70,8 +70,8 @@ class Contest:
     module: Any
     device: Any
     weights: Weights
-    sizes: Mapping[str, int] = field(default_factory=dict)
     images_last: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,7 @@ def left_for_the_gate(share: float, budget: float, tune: float, monkeypatch: pyt
     for name in (*replaced, *others):
         monkeypatch.setattr(compile_graph, name, replaced.get(name, lambda *_: None))
     region = cast(Any, SimpleNamespace(program=softmax(), ops=3))
-    found = cast(Any, SimpleNamespace(module=None, found=SimpleNamespace(same=None)))
+    found = cast(Any, SimpleNamespace(module=None, found=SimpleNamespace(same=None), images_last=False))
     compile_graph._record(found, nothing, region, Settings(tune=9.0), after(share), after(budget), False, tune)
     return left[0]
 
