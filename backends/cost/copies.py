@@ -61,6 +61,10 @@ def _image_bytes(graph: Graph, launch: Launch) -> int:
 
 
 def bytes_of_copies(graph: Graph, item: Node) -> int:
-    """The bytes that a copy reads and writes: of rows in place the rows and their indices."""
-    sizes = [graph.types[value].nbytes for value in item.operands]
-    return sizes[1] + 2 * sizes[2] if item.op in ROW_WRITES else 2 * sum(sizes)
+    """The bytes that a copy reads and writes: of rows in place the rows and their indices, of a concatenation the operands that
+    no kernel writes at their places."""
+    if item.op in ROW_WRITES:
+        _, index, rows = (graph.types[value].nbytes for value in item.operands)
+        return index + 2 * rows
+    joined = placement_of(graph).joined
+    return 2 * sum(graph.types[value].nbytes for value in item.operands if value not in joined)

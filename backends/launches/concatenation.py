@@ -1,19 +1,20 @@
 """Copies in one launch: those whose operands are ready before any of the results is read, such as two growing caches.
 
-A concatenation alone is a call of torch. Several are one generated kernel, and so are rows that are written in place, and a
-concatenation of rows that an index chooses, which are read where they are.
+A concatenation alone is a call of torch. Several are one generated kernel, and so are rows that are written in place, a
+concatenation of rows that an index chooses, which are read where they are. One of which kernels write some operands at their
+places copies the others.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage_eg.backends.launches.views import gathers_of_rows, joined_values
+from mirage_eg.backends.launches.views import gathers_of_rows, joined_values, reshaped_strides
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import SUMS
 from mirage_eg.ir.op.library import ROW_READS, ROW_WRITES
-from mirage_eg.ir.op.moves import JOINS, VIEWS, VIEWS_IN_ORDER
+from mirage_eg.ir.op.moves import JOINS, RESHAPES, VIEWS, VIEWS_IN_ORDER
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import row_major
 from mirage_eg.ir.weights import prepared_values
@@ -44,14 +45,15 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
         found.append(JointConcat(first, members))
         left = {place: value for place, value in left.items() if place not in members}
     own = {place for place, value in copying.items() if value in rows_in_place(graph)} | _of_rows(graph, copying)
+    own |= _partly_joined(graph)
     return tuple(joint for joint in found if len(joint.members) > 1 or joint.members[0] in own)
 
 
 @once_per_graph
 def read_by_copies(graph: Graph) -> Mapping[int, tuple[int, ...]]:
-    """Values that no kernel computes before rows are written in place, and what the kernel that writes the rows reads for each:
-    the two inputs of which an index is the sum, or the parts of a concatenation."""
-    return {**summed_indices(graph), **copied_parts(graph)}
+    """Values that no kernel computes before they are copied, and what the kernel that copies them reads for each: the inputs of
+    which an index is the sum, the parts of a concatenation, or a view."""
+    return {**summed_indices(graph), **copied_parts(graph), **copied_views(graph)}
 
 
 @once_per_graph
@@ -94,6 +96,36 @@ def copied_parts(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     }
 
 
+@once_per_graph
+def copied_views(graph: Graph) -> Mapping[int, tuple[int, ...]]:
+    """The operands of partly joined concatenations that merge dims of a view, such as channels in another order: the view.
+
+    Nothing else reads them.
+    """
+
+    def view_of(operand: int) -> int | None:
+        item, value = graph.node_of[operand], operand
+        while item.op in RESHAPES and len(graph.readers[value]) == 1:
+            [value] = item.operands
+            item = graph.node_of[value]
+        shape = graph.types[operand].shape
+        apart = row_major(tuple(extent + 1 for extent in shape))  # dims with gaps between, of which none is merged
+        merges = reshaped_strides(shape, apart, graph.types[value].shape) is not None
+        return value if value != operand and item.op in VIEWS - VIEWS_IN_ORDER and merges else None
+
+    operands = {operand for place in _partly_joined(graph) for operand in graph.nodes[place].operands}
+    found = {operand: view_of(operand) for operand in operands}
+    return {operand: (shown,) for operand, shown in found.items() if shown is not None}
+
+
+@once_per_graph
+def _partly_joined(graph: Graph) -> frozenset[int]:
+    """The positions of concatenations that copy some operands to their places, where kernels write the others."""
+    parts = copied_parts(graph)
+    concats = {place for place, value in _copying_concats(graph).items() if value not in parts}
+    return frozenset(place for place in concats if not _joined(graph).isdisjoint(graph.nodes[place].operands))
+
+
 def _of_rows(graph: Graph, copying: Collection[int]) -> set[int]:
     """The concatenations of rows that an index chooses, such as those of several tables."""
     rows = gathers_of_rows(graph)
@@ -122,8 +154,13 @@ def _copying_concats(graph: Graph) -> dict[int, int]:
     }
     if not concats:
         return {}
-    joined = joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()).keys()
-    return {place: value for place, value in concats.items() if not joined >= {*graph.nodes[place].operands}}
+    return {place: value for place, value in concats.items() if not _joined(graph) >= {*graph.nodes[place].operands}}
+
+
+@once_per_graph
+def _joined(graph: Graph) -> frozenset[int]:
+    """The values that kernels may write at their places in concatenations."""
+    return frozenset(joined_values(graph, [row_major(kind.shape) for kind in graph.types], frozenset()))
 
 
 def _maker(graph: Graph, value: int) -> int:

@@ -16,7 +16,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import DERIVED
-from mirage_eg.ir.op.moves import MOVES, RESHAPES
+from mirage_eg.ir.op.moves import MOVES, RESHAPES, VIEWS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape, row_major
@@ -232,6 +232,15 @@ def _is_product_of_rows(graph: Graph, item: Node) -> bool:
     return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % ALIGNED == 0
 
 
+def _keeps_planes(graph: Graph, item: Node, value: int) -> bool:
+    """Whether a view of images moves, cuts or splits channels alone, as a shuffle of them does."""
+    before, after = graph.types[item.operands[0]].shape, graph.types[value].shape
+    if min(len(before), len(after)) < 4 or before[0] != after[0] or before[-2:] != after[-2:]:
+        return False
+    kept = item.get("permutation", range(len(after)))
+    return kept[0] == 0 and [*kept[-2:]] == [len(after) - 2, len(after) - 1]
+
+
 def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     """What convolutions channels last and poolings read and write, what other library ops make of it in the same order, and
     other images of the same planes; `of_ends`: of convolutions whose neighbours decide, those of each channel alone but not 1×1
@@ -247,6 +256,9 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
+        if of_ends and item.op in VIEWS and _keeps_planes(graph, item, values[0]):
+            links.setdefault(item.operands[0], set()).update(values)
+            links.setdefault(values[0], set()).update(item.operands)
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= MANY_IMAGES:
             images |= {item.operands[0], values[0]}
         elif item.op in ("block", *RESHAPES):

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from mirage_eg.backends.launches.aligned_rows import strides_with_gaps
 from mirage_eg.backends.launches.attention import query_layouts
-from mirage_eg.backends.launches.concatenation import copied_parts, copying_nodes, joint_concats
+from mirage_eg.backends.launches.concatenation import copied_parts, copied_views, copying_nodes, joint_concats
 from mirage_eg.backends.launches.few_channels import window_operands
 from mirage_eg.backends.launches.image_layouts import converted_inputs, image_layouts
 from mirage_eg.backends.launches.views import View, joined_values, views_of
@@ -58,13 +58,14 @@ def placement_of(graph: Graph) -> Placement:
     gaps = strides_with_gaps(graph, declared.union(images))
     queries = query_layouts(graph, declared.union(images, gaps))
     strides = [*(plain | given | images | gaps | queries).values()]
-    joined = joined_values(graph, strides, declared)
+    parts = copied_parts(graph)
+    joined = {value: view for value, view in joined_values(graph, strides, declared).items() if view.base not in parts}
     for value in queries.keys() - {view.base for view in joined.values()}:
         if graph.node_of[value].op in JOINS:  # the library joins them
             strides[value] = plain[value]
     copying = copying_nodes(graph)
     copied = frozenset(copying[place] for joint in joint_concats(graph, copying) for place in joint.members)
-    copied |= copied_parts(graph).keys()
+    copied |= parts.keys() | copied_views(graph).keys()
     views = views_of(graph, strides, declared, copied, frozenset((*images, *gaps)))
     for value, view in (*views.items(), *joined.items()):
         strides[value] = view.strides

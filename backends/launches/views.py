@@ -166,22 +166,21 @@ def transposed_operands(graph: Graph) -> frozenset[int]:
 def joined_values(graph: Graph, strides: Sequence[Shape], fixed: frozenset[int]) -> dict[int, View]:
     """The values that kernels write at their places in a concatenation, and the reshapes between; their bases are the results.
 
-    All operands of such a concatenation are written so, each of them by one kernel and for this reader alone (and for kernels).
+    Each of them is written by one kernel and for this reader alone (and for kernels). The other operands are copied to theirs.
     """
     joined: dict[int, View] = {}
     for item, values in graph.numbered():
         if item.op not in JOINS or len(set(item.operands)) < len(item.operands) or fixed.intersection(values):
             continue
-        views: dict[int, View] = {}
         offset, stride = 0, strides[values[0]][item["dim"]]
         for operand in item.operands:
-            views |= _written_at(graph, operand, View(values[0], strides[values[0]], offset))
+            views = _written_at(graph, operand, View(values[0], strides[values[0]], offset))
             offset += graph.types[operand].shape[item["dim"]] * stride
-        written = [value for value in views if graph.node_of[value].op == "block"]
-        readers = [[reader for reader in graph.readers[value] if graph.nodes[reader].op != "block"] for value in views]
-        own = fixed.isdisjoint(views) and all(len(its) == 1 for its in readers)
-        if own and len(written) == len(item.operands) and len({graph.types[value].dtype for value in (*views, *values)}) == 1:
-            joined |= views
+            readers = [[reader for reader in graph.readers[value] if graph.nodes[reader].op != "block"] for value in views]
+            own = fixed.isdisjoint(views) and all(len(its) == 1 for its in readers)
+            is_written = any(graph.node_of[value].op == "block" for value in views)
+            if own and is_written and len({graph.types[value].dtype for value in (*views, *values)}) == 1:
+                joined |= views
     return joined
 
 

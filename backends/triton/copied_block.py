@@ -49,6 +49,7 @@ def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, pro
 
     An index beyond the rows reads the first or the last one, as in kernels of block graphs. Into such rows nothing is written.
     """
+    shape, source, target = _in_order_of(target, shape, source)
     if (tile := _tile_of_both(shape, source, target)) is not None:
         return _transposed_block(*tile, program)
     mask = f"mask=i < {prod(shape)}"
@@ -64,6 +65,15 @@ def copied_block(shape: Shape, source: StridedMemory, target: StridedMemory, pro
         stored = f"mask=(i < {prod(shape)}) & (row >= 0) & (row < {_factor(rows.extent)})"
     lines.append(f"tl.store({into}, block, {stored})")
     return parts_of(prod(shape), ELEMENTS), lines
+
+
+def _in_order_of(target: StridedMemory, shape: Shape, source: StridedMemory) -> tuple[Shape, StridedMemory, StridedMemory]:
+    """The shape and both memories with the dims in the order of the target, so that neighbours store neighbours."""
+    if source.rows or target.rows or not all(type(stride) is int for stride in target.strides):
+        return shape, source, target
+    order = sorted(range(len(shape)), key=lambda dim: -target.strides[dim])
+    read, written = (memory._replace(strides=[memory.strides[dim] for dim in order]) for memory in (source, target))
+    return tuple(shape[dim] for dim in order), read, written
 
 
 def _tile_of_both(

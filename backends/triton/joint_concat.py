@@ -1,12 +1,12 @@
 """The launch of several copies: one generated kernel with a branch for each of them.
 
-An operand of a concatenation is copied to its place in the result. Others are rows that are written in place, inputs that
-convolutions read channels last, and images that convolutions give so.
+An operand of a concatenation is copied to its place in the result, unless its kernel wrote it there. Other copies are rows that
+are written in place, inputs that convolutions read channels last, and images that convolutions give so.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from mirage_eg.backends.launches.concatenation import copied_parts, read_by_copies
+from mirage_eg.backends.launches.concatenation import copied_parts, copied_views, read_by_copies
 from mirage_eg.backends.launches.launch_graph import Launch
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.copied_block import CopiedRows, StridedMemory, copied_block
@@ -37,7 +37,7 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
     written = [value for value in results if value not in in_place]
     file.buffers += [value for value in written if value not in file.buffers]
     items = [file.graph.nodes[position] for position in launch.nodes]
-    named = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :]]
+    named = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :] if not _is_joined(file, operand)]
     read = {each for value in named for each in read_by_copies(file.graph).get(value, (value,))}
     sources = [*dict.fromkeys(each for value in launch.operands if value in read for each in (value, *file.indices(value)))]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
@@ -130,18 +130,31 @@ def _name_in_place(file: ProgramFile, value: int, given: int) -> None:
 
 def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> Iterator[Copy]:
     """A copy for each operand of a concatenation, and for rows that are written in place."""
-    offsets = file.placement.offsets
     for position, result in zip(launch.nodes, launch.results, strict=True):
         item, target, start = file.graph.nodes[position], StridedMemory(pointers[result], file.strides[result]), 0
         if item.op in ROW_WRITES:
             target, written = _rows_of(file, item, result, pointers), item.operands[2]
             item = file.graph.node_of[written] if written in copied_parts(file.graph) else item
         for operand in (written,) if item.op in ROW_WRITES else item.operands:
-            source = StridedMemory(
-                pointers[operand], file.strides[operand], offsets.get(operand, 0), _rows(file, operand, pointers)
-            )
-            yield file.types[operand].shape, source, target._replace(offset=start)
+            if not _is_joined(file, operand):
+                yield _copy(file, operand, target._replace(offset=start), pointers)
             start += file.types[operand].shape[item["dim"]] * target.strides[item["dim"]]
+
+
+def _is_joined(file: ProgramFile, value: int) -> bool:
+    """Whether a kernel has written a value at its place."""
+    return value in file.placement.joined
+
+
+def _copy(file: ProgramFile, operand: int, target: StridedMemory, pointers: Mapping[int, str]) -> Copy:
+    """The copy of a value, or of the view whose dims it merges, into this memory."""
+    [shown] = copied_views(file.graph).get(operand, (operand,))
+    shape, offset = file.types[shown].shape, file.placement.offsets.get(shown, 0)
+    if shown != operand:
+        split = reshaped_strides(file.types[operand].shape, tuple(target.strides), shape)
+        assert split is not None, "dims that are merged are split in any memory"
+        target = target._replace(strides=split)
+    return shape, StridedMemory(pointers[shown], file.strides[shown], offset, _rows(file, shown, pointers)), target
 
 
 def _rows(file: ProgramFile, value: int, pointers: Mapping[int, str]) -> CopiedRows | None:

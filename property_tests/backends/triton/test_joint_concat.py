@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mirage_eg import Dim, new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
-from mirage_eg.backends.cost.roofline_model import predict_us
+from mirage_eg.backends.cost.roofline_model import kernel_works, predict_us
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.all_sizes import emit_for_sizes
 from mirage_eg.backends.triton.compile import loaded
@@ -18,6 +18,7 @@ from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.builder import KernelGraph, Tensor
 from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import with_attributes
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER
 from mirage_eg.ir.sizes import SizeRange
 from property_tests.backends.triton.test_views import doubled
@@ -203,6 +204,60 @@ def test_the_order_of_launches_keeps_dependences_and_kernels(graph: Graph) -> No
 @given(graph=concats_and_kernels())
 def test_random_concatenations_are_right(run_program: RunProgram, graph: Graph) -> None:
     assert is_right(run_program, graph, emit(graph))
+
+
+def shuffled(p: KernelGraph, x: Tensor, parts: int) -> Tensor:
+    """The channels of images, every `parts`-th of them in turn."""
+    count, channels, *plane = x.shape
+    apart = p.transpose(p.reshape(x, (count, parts, channels // parts, *plane)), (0, 2, 1, 3, 4))
+    return p.reshape(apart, x.shape)
+
+
+@st.composite
+def partly_joined(draw: st.DrawFn) -> Graph:
+    """Concatenations of what kernels write with inputs and views, in any order of memory."""
+    p = new_kernel_graph()
+    strides = st.sampled_from([None, (72, 1, 24, 6)])
+    values = [p.new_input((4, 6, 3, 4), "float32", name, draw(strides)) for name in "XY"]
+    operands = [doubled(p, draw(st.sampled_from(values)))]
+    for _ in range(draw(st.integers(1, 3))):
+        x = draw(st.sampled_from(values))
+        shape = {
+            "kernel": lambda x: doubled(p, x),
+            "input": lambda x: x,
+            "shuffled": lambda x: shuffled(p, x, 3),
+            "half": lambda x: p.slice(shuffled(p, x, 2), 1, 3, 6),
+            "turned": lambda x: p.reshape(p.transpose(x, (0, 3, 1, 2)), x.shape),
+            "library": lambda x: p.relu(x),
+        }[draw(st.sampled_from(["kernel", "input", "shuffled", "half", "turned", "library"]))]
+        operands.append(shape(x))
+    joined = p.concat(draw(st.permutations(operands)), 1)
+    if draw(st.booleans()):
+        joined = doubled(p, joined)
+    _, channels, *_ = joined.shape
+    p.mark_output(joined)
+    wanted = draw(st.sampled_from([None, (12 * channels, 1, 4 * channels, channels)]))
+    return with_attributes(p.graph(), [{}] * len(p.graph().inputs), [{"strides": wanted}])
+
+
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(graph=partly_joined())
+def test_operands_that_no_kernel_writes_are_copied_to_their_places(run_program: RunProgram, graph: Graph) -> None:
+    assert is_right(run_program, graph, emit(graph))
+
+
+def test_a_shuffle_of_channels_is_copied_beside_what_a_kernel_writes(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    last = (72, 1, 24, 6)
+    x = p.new_input((4, 6, 3, 4), "float32", "X", last)
+    p.mark_output(p.concat([shuffled(p, x, 2), doubled(p, x)], 1))
+    graph = with_attributes(p.graph(), [{"strides": last}], [{"strides": (144, 1, 48, 12)}])
+    source = emit(graph)
+    assert "torch." not in source.partition("def launch")[2].partition("def ")[0]
+    assert "y0_ptr + i // 6 * 12 + i % 6, block" in source  # neighbours are neighbours in memory
+    copied = next(it for it in kernel_works(graph) if it.op == "copy")
+    assert copied.dram == 2 * graph.types[graph.input_values[0]].nbytes
+    assert is_right(run_program, graph, source)
 
 
 @pytest.mark.parametrize("order", ["patches", "rows", "columns", "short"])

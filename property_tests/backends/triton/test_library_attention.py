@@ -342,7 +342,7 @@ def doubled(p: KernelGraph, x: Tensor) -> Tensor:
     return result
 
 
-@pytest.mark.parametrize("form", ["whole", "halves", "joined by the library", "read by others"])
+@pytest.mark.parametrize("form", ["whole", "halves", "joined in part", "joined by the library", "read by others"])
 def test_queries_lie_as_the_result_is_wanted(run_program: RunProgram, form: str) -> None:
     """cuDNN's result has the order of its queries in memory: with heads side by side it needs no copy, and no time for one."""
     p, rows, heads = new_kernel_graph(), 80, 3  # so many rows are cuDNN's
@@ -351,8 +351,10 @@ def test_queries_lie_as_the_result_is_wanted(run_program: RunProgram, form: str)
     match form:
         case "halves":  # as the two halves of a rotary embedding
             q = p.concat([doubled(p, halves[0]), doubled(p, halves[1])], 3)
-        case "joined by the library":
+        case "joined in part":  # a kernel copies the other half
             q = p.concat([doubled(p, halves[0]), halves[1]], 3)
+        case "joined by the library":
+            q = p.concat([halves[1], halves[0]], 3)
         case _:
             q = doubled(p, x)
     keys, v = (p.new_input((2, heads, *shape), "float16") for shape in ((WIDTH, KEYS), (KEYS, WIDTH)))
@@ -362,7 +364,7 @@ def test_queries_lie_as_the_result_is_wanted(run_program: RunProgram, form: str)
         p.mark_output(p.relu(q))
     graph = p.graph()
     [call] = library_attentions(graph)
-    in_place = form in ("whole", "halves")
+    in_place = form in ("whole", "halves", "joined in part")
     assert placement_of(graph).strides[call.queries] == (call.side_by_side if in_place else row_major(call.shapes[0]))
     [attention] = [it for it in kernel_works(graph) if it.op == "attention"]
     assert attention.copied == (0 if in_place else 2 * graph.types[call.values[-1]].nbytes)
