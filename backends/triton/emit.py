@@ -22,7 +22,13 @@ from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
 from mirage_eg.backends.triton.convolution import write_convolution
-from mirage_eg.backends.triton.joint_concat import moves_rows, write_conversions, write_joint_concat, write_moved_rows
+from mirage_eg.backends.triton.joint_concat import (
+    moves_rows,
+    write_conversions,
+    write_joint_concat,
+    write_laid_out,
+    write_moved_rows,
+)
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
@@ -315,14 +321,16 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
         file.name_alias(value, views[value].base)
     elif item.op in RESHAPES | JOINS and joined.keys() >= {*item.operands}:
         file.name_alias(value, item.operands[0])
-    elif moves_rows(file, item, value):
+    elif value in (merged := merged_views(file.graph)).laid:
+        file.name_result(value)
+        write_laid_out(file, value, merged.laid[value])
+    elif value not in merged.unread and moves_rows(file, item, value):
         file.name_result(value)
         write_moved_rows(file, item, value)
     else:
-        merged, unread = merged_views(file.graph)
-        if value not in unread:
+        if value not in merged.unread:
             file.name_result(value)
-            write_library_call(file, item, value, merged.get(value))
+            write_library_call(file, item, value, merged.views.get(value))
         if item.kind is Kind.REARRANGEMENT:  # may be a view
             file.shown[value] = frozenset[int]().union(*(file.shown.get(i, frozenset()) for i in item.operands))
 

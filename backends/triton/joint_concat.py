@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from mirage_eg.backends.launches.concatenation import copied_parts, copied_views, read_by_copies
 from mirage_eg.backends.launches.launch_graph import Launch
+from mirage_eg.backends.launches.merged_views import LaidOut
 from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.backends.triton.copied_block import CopiedRows, StridedMemory, copied_block
 from mirage_eg.backends.triton.generated_kernel import write_lines
@@ -89,6 +90,15 @@ def write_moved_rows(file: ProgramFile, item: Node, value: int) -> None:
     pointers = {value: "y0_ptr", base: "x0_ptr"}
     target = StridedMemory(pointers[value], file.strides[value])
     _write(file, [(kind.shape, StridedMemory(pointers[base], strides), target)], pointers, file.names[value])
+
+
+def write_laid_out(file: ProgramFile, value: int, laid: LaidOut) -> None:
+    """Write the kernel that copies an image from a view."""
+    file.buffers.append(file.write(value))
+    file.use(laid.view.base)
+    pointers = {value: "y0_ptr", laid.view.base: "x0_ptr"}
+    source = StridedMemory("x0_ptr", laid.view.strides, laid.view.offset)
+    _write(file, [(laid.shape, source, StridedMemory("y0_ptr", laid.strides))], pointers, file.names[value])
 
 
 def laid_channels_last(call: str, shape: Shape) -> str:
