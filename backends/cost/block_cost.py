@@ -48,7 +48,15 @@ def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False)
     return max((record.functions_of(given) for record, given in records if record is not None), default=0)
 
 
-Orders = tuple[Shape | None, ...]  # of each output the dims as they lie in memory, () if row-major, None if not known
+class Orders(NamedTuple):
+    """How the tensors of a kernel are in memory: of each output the dims, slowest first, () if it is row-major, None if that is
+    not known; of each input the strides, None if it is row-major or that is not known."""
+
+    stored: tuple[Shape | None, ...] = ()
+    loaded: tuple[Shape | None, ...] = ()
+
+
+UNKNOWN = Orders()
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,10 +239,11 @@ class BlockWork(NamedTuple):
     in_turn: float = 1.0
 
 
-def block_work(block: Graph, live: float = 1.0, orders: Orders = ()) -> BlockWork:
+def block_work(block: Graph, live: float = 1.0, orders: Orders = UNKNOWN) -> BlockWork:
     """The work of each thread block of a block graph, as it is lowered; `live` is the share of its iterations that run.
 
-    The rows that it stores count where `orders` has the order of the output; an intermediate may be stored in any.
+    The rows that it stores count where `orders` has the order of the output; an intermediate may be stored in any. An input is
+    loaded as row-major where there are no strides of it.
     """
     block = expanded(block)
     shapes = [kind.shape for kind in block.types]
@@ -267,12 +276,13 @@ def work_of_tiles(
     loop: int,
     live: float = 1.0,
     threads: int = MOST_THREADS,
-    orders: Orders = (),
+    orders: Orders = UNKNOWN,
 ) -> BlockWork:
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
     loaded = flops = arithmetic = functions = staged = between_threads = 0.0  # the last: of reductions that threads share
-    wasted, ahead, waited = _wasted_by_stores(block, shapes, orders), False, False
+    wasted, ahead, waited = _wasted_by_stores(block, shapes, orders.stored), False, False
+    strides = dict(zip(block.input_values, orders.loaded, strict=False))
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in _tile_ops(block):
         shape, times = shapes[item.value], iterations if item.looped else 1
@@ -280,7 +290,7 @@ def work_of_tiles(
             case Kind.BOUNDARY:
                 moved = prod(shape) * item.size * times
                 loaded += moved
-                wasted += moved * wasted_share(shape, item.tensor, item.size, False)
+                wasted += moved * wasted_share(shape, item.tensor, item.size, False, strides.get(item.value))
                 if item.looped and _has_odd_rows(item):
                     odd += REGISTER * padded_elements(shape)
                     staged += moved
@@ -310,7 +320,7 @@ def work_of_tiles(
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
                 between_threads += _between_threads(item, shapes, threads) * times
-    arithmetic += (0 if ahead else between_threads) + (0 if results else _gathered(block, shapes, iterations, threads))
+    arithmetic += (0 if ahead else between_threads) + (0 if results else _gathered(block, shapes, iterations, threads, strides))
     loaded, wasted, flops, arithmetic, functions, staged = map(int, (loaded, wasted, flops, arithmetic, functions, staged))
     (once, steps), transposed = _sequential_reductions(block, shapes), _transposed_bytes(block, shapes)
     held = results + besides + (odd if ahead else 0)
@@ -323,10 +333,12 @@ def work_of_tiles(
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
 
 
-def _gathered(block: Graph, shapes: Sequence[Shape], iterations: float, threads: int) -> float:
+def _gathered(
+    block: Graph, shapes: Sequence[Shape], iterations: float, threads: int, strides: Mapping[int, Shape | None]
+) -> float:
     """The operations in the time of the lines that loads of short rows touch."""
     loads = [item for item in _tile_ops(block) if item.kind is Kind.BOUNDARY]
-    lines = [gathered_lines(tuple(shapes[it.value]), it.tensor, it.size, threads) for it in loads]
+    lines = [gathered_lines(tuple(shapes[it.value]), it.tensor, it.size, threads, strides.get(it.value)) for it in loads]
     return GATHERED * sum(each * (iterations if it.looped else 1) for each, it in zip(lines, loads, strict=True))
 
 
@@ -354,7 +366,7 @@ def _stores(block: Graph) -> Iterable[tuple[int, TensorType]]:
     return zip((item.operands[0] for item in block.outputs), block.output_types, strict=True)
 
 
-def _wasted_by_stores(block: Graph, shapes: Sequence[Shape], orders: Orders) -> float:
+def _wasted_by_stores(block: Graph, shapes: Sequence[Shape], orders: Sequence[Shape | None]) -> float:
     """The bytes that are moved besides those of stored tiles, of outputs whose order in memory is known."""
     wasted = 0.0
     for (value, stored), dims in zip(_stores(block), orders, strict=False):

@@ -17,13 +17,16 @@ _LINE, _VECTOR = 128, 16  # bytes
 
 
 @lru_cache(maxsize=1 << 16)
-def gathered_lines(tile: Shape, tensor: Shape, size: int, threads: int) -> float:
-    """The lines that loads of a tile of a row-major tensor touch besides those of its bytes; `size`: bytes of an element."""
+def gathered_lines(tile: Shape, tensor: Shape, size: int, threads: int, given: Shape | None = None) -> float:
+    """The lines that loads of a tile of a tensor touch besides those of its bytes; `size`: bytes of an element, `given`: the
+    strides of one that is not row-major."""
     dims = [dim for dim, extent in enumerate(tile) if extent > 1]
     if len(tile) != len(tensor) or not dims:
         return 0.0
-    last, strides = dims[-1], row_major(tensor)
-    aligned = tensor[last] & -tensor[last]  # elements of a row's first address
+    strides = row_major(tensor) if given is None else given
+    dims.sort(key=lambda dim: given is not None and strides[dim] == 1)  # one that follows in memory comes first, wherever it is
+    last = dims[-1]
+    aligned = tensor[last] & -tensor[last] if strides[last] == 1 else 1  # elements of a row's first address
     own = max(1, min(_VECTOR // size, aligned, power_of_two(tile[last]), padded_elements(tile) // threads))
     left, lines = WARP, 1.0
     for dim in (last, *dims[:-1]):

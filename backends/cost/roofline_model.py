@@ -114,7 +114,7 @@ def _kernel_work(graph: Graph, launch: Launch, works: dict[tuple[Graph, float, O
             return KernelWork("top-k", dram, steps=count)
         case Launch(kind=LaunchKind.BLOCK):
             block: Graph = item["graph"]
-            key = block, live_share(graph, item), stored_orders(graph, launch.results)
+            key = block, live_share(graph, item), orders_of(graph, item, launch.results)
             if key not in works:
                 works[key] = block_work(*key)
             return KernelWork(item.op, dram, work=works[key], blocks=prod(block.grid) * busy_blocks(block), loop=block.loop)
@@ -142,16 +142,18 @@ def _read_bytes(graph: Graph, values: Iterable[int]) -> int:
     return sum(min(nbytes, graph.types[base].nbytes) for base, nbytes in shown.items())
 
 
-def stored_orders(graph: Graph, results: Iterable[int]) -> Orders:
-    """How a kernel's results lie in memory; a row-major intermediate may be laid out by a later pass."""
+def orders_of(graph: Graph, item: Node, results: Iterable[int]) -> Orders:
+    """How the operands and the results of a kernel are in memory; a row-major intermediate may be laid out by a later pass."""
+    strides = placement_of(graph).strides
 
-    def order(result: int) -> Shape | None:
-        strides, shape = placement_of(graph).strides[result], graph.types[result].shape
-        if strides == row_major(shape):
+    def stored(result: int) -> Shape | None:
+        shape = graph.types[result].shape
+        if strides[result] == row_major(shape):
             return () if result in row_major_results(graph) else None
-        return tuple(sorted(range(len(shape)), key=lambda dim: -strides[dim]))
+        return tuple(sorted(range(len(shape)), key=lambda dim: -strides[result][dim]))
 
-    return tuple(map(order, results))
+    loaded = (None if (own := strides[it]) == row_major(graph.types[it].shape) else own for it in item.operands)
+    return Orders(tuple(map(stored, results)), tuple(loaded))
 
 
 def _window_work(op: WindowOp, dram: int) -> KernelWork:

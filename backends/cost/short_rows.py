@@ -21,19 +21,36 @@ On an H200 kernels that read images channels last and store them by rows of 64, 
 
 
 @lru_cache(maxsize=1 << 16)  # a search asks for few shapes, millions of times
-def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool) -> float:
+def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool, strides: Shape | None = None) -> float:
     """Bytes that are moved besides those of a tile of a tensor, over those of the tile; `size`: bytes of an element.
 
-    A row is what follows in memory without a gap: the last dim, and dims before it where the tile has the last ones whole.
+    A row is what follows in memory without a gap: of a row-major tensor the last dim, and dims before it where the tile has the
+    last ones whole.
     """
-    row, pitch, first = size, size, len(tile) > 1  # the first dim of several may be that of partial results, of any number
-    for extent, whole in zip(reversed(tile[first:]), reversed(tensor), strict=False):
+    first = len(tile) > 1  # the first dim of several may be that of partial results, of any number
+    pairs = [*zip(reversed(tile[first:]), reversed(tensor), strict=False)]
+    row, pitch = size, size
+    for extent, whole in pairs if strides is None else _along(strides, tile, tensor):
         row, pitch = row * extent, pitch * whole
         if extent != whole:
             break
     else:
-        return 0.0
+        if strides is None:
+            return 0.0
     share = max(0.0, SECTOR / row - 1)
     if not is_stored:
         return share + SHORT_ROW * min(1.0, SECTOR / row) ** 2
     return share + (0 if pitch % SECTOR == 0 else ODD_ROW if pitch % VECTOR else UNALIGNED_ROW) / row
+
+
+def _along(strides: Shape, tile: Shape, tensor: Shape) -> list[tuple[int, int]]:
+    """The extents of a tile and of its tensor along dims that follow each other in memory, from the fastest one to a gap."""
+    found, step = list[tuple[int, int]](), 1
+    for stride, extent, whole in sorted(zip(strides, tile, tensor, strict=True)):
+        if whole == 1 or stride == 0:
+            continue
+        if stride != step:
+            break
+        found.append((extent, whole))
+        step *= whole
+    return found

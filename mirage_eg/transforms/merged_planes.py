@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 
+from mirage_eg.backends.launches.views import reshaped_strides
 from mirage_eg.ir import write
 from mirage_eg.ir.axes import Axes, infer_axes
 from mirage_eg.ir.checker import MAX_GRID_DIMS, Checker
@@ -22,7 +23,7 @@ from mirage_eg.ir.op.moves import BROADCASTS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import Kind, Level
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.transforms.viewed_program import ViewedProgram
+from mirage_eg.transforms.viewed_program import ViewedProgram, is_channels_last
 
 _RANKS = (4, 5)  # of images and volumes
 Groups = tuple[tuple[int, ...], ...]  # the dims of a value; those of one group become one dim
@@ -31,7 +32,7 @@ Groups = tuple[tuple[int, ...], ...]  # the dims of a value; those of one group 
 def merged_planes(program: Graph, like: Graph | None = None) -> ViewedProgram | None:
     """A program of primitive ops with merged planes; None where it has none. `like`: the same ops at sizes above 1."""
     groups = _groups(like or program)
-    if groups is None or any(item.get("strides") is not None for item in program.inputs):
+    if groups is None or any(map(is_channels_last, program.inputs)):
         return None
     merging = _Merging(program, groups)
     try:
@@ -125,6 +126,10 @@ class _Merging:
         shape, attributes = self._merged(value), item.mapping
         match item.kind, item.op:
             case Kind.BOUNDARY, _:
+                if (strides := item.get("strides")) is not None:
+                    attributes["strides"] = reshaped_strides(item["shape"], strides, shape)
+                    if attributes["strides"] is None:
+                        raise UnsupportedError("the dims of a plane are apart in memory")
                 attributes["shape"] = shape
             case Kind.ELEMENTWISE, _:
                 own = [self._aligned(i, value) for i in item.operands]

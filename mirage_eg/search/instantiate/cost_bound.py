@@ -7,6 +7,7 @@ rows of stores, which only the block graph shows; so it is at most the cost mode
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 from mirage_eg.backends.cost.block_cost import (
@@ -29,6 +30,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.op.elementwise import CASTS, EXPONENTIALS
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.search.heuristics import SEARCH
 from mirage_eg.search.instantiate.limits import TileLimits
 from mirage_eg.search.instantiate.tiling import TileAxes, Tiling
@@ -65,6 +67,31 @@ class _Counted:
 Sizes = tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class Source:
+    """A possible load: its type, the axes of its dims (None of a partial result), and its strides (None if it is row-major)."""
+
+    dtype: DType
+    dims: Dims | None = None
+    strides: Shape | None = None
+
+    @cached_property
+    def axes(self) -> tuple[int | None, ...]:
+        """An axis for each part of a dim, None for an extent of 1."""
+        return tuple(axis for dim in self.dims or () for axis in dim or (None,))
+
+    def strides_of(self, sizes: Sequence[int]) -> Shape | None:
+        """The strides of the axes, which have these sizes."""
+        if self.strides is None or self.dims is None:
+            return None
+        found = list[int]()
+        for dim, step in zip(reversed(self.dims), reversed(self.strides), strict=True):
+            for axis in reversed(dim or (None,)):
+                found.append(step)
+                step *= 1 if axis is None else sizes[axis]
+        return tuple(reversed(found))
+
+
 def _loaded(structure: Structure) -> set[int]:
     """The places of loads, and of what may be views of them."""
     found = {*range(len(structure.loads))}
@@ -77,15 +104,15 @@ def _loaded(structure: Structure) -> set[int]:
 class CostBound:
     """The least cost of one kernel. The constructor computes everything that does not depend on the tiling.
 
-    `sources` are the types of its possible loads with the axes of their dims (None: partial results), `split_axis` is the axis
-    of its partial results, `masks` are the inputs that are constant masks.
+    `sources` are its possible loads, `split_axis` is the axis of its partial results, `masks` are the inputs that are constant
+    masks.
     """
 
     def __init__(
         self,
         structure: Structure,
         shapes: Sequence[TileAxes],
-        sources: Sequence[tuple[DType, Dims | None]],
+        sources: Sequence[Source],
         outputs: Sequence[DType],
         device: Device,
         split_axis: int | None,
@@ -97,13 +124,13 @@ class CostBound:
         self._numbers: dict[TileKey, Tile] = {}
         tiles = [self._tile(shape.axes, shape.piece) for shape in shapes]
         varies = [shape.piece and looped in shape.axes for shape in shapes]
-        dtypes = [dtype for dtype, _ in sources]
+        dtypes = [source.dtype for source in sources]
         sizes = [dtypes[load.input].itemsize for load in structure.loads]
         self._loads = [*zip(tiles, sizes, varies, strict=False)]
-        self._rows = [  # of loads: an axis for each dim, None for an extent of 1
-            (tuple(axis for dim in dims for axis in dim or (None,)), load, shapes[place].piece)
+        self._rows = [  # of loads whose dims are known
+            (source, load, shapes[place].piece)
             for place, load in enumerate(self._loads)
-            if (dims := sources[structure.loads[place].input][1]) is not None
+            if (source := sources[structure.loads[place].input]).dims is not None
         ]
         self._moved = {load.input: (shapes[place].axes, sizes[place]) for place, load in enumerate(structure.loads)}
         self._stored = [(shapes[place].axes, kind.itemsize) for place, kind in zip(structure.outputs, outputs, strict=True)]
@@ -215,11 +242,12 @@ class CostBound:
     def _wasted(self, tiling: Tiling, elements: Sequence[int], loop: float) -> int:
         """The bytes that short rows of loads waste."""
         wasted, sizes, (whole, piece) = 0.0, tiling.sizes, tiling.tiles
-        for dims, (tile, size, loops), cut in self._rows:
-            of = piece if cut else whole
-            shape = tuple([1 if axis is None else of[axis] for axis in dims])
-            tensor = tuple([1 if axis is None else sizes[axis] for axis in dims])
-            wasted += elements[tile] * size * (loop if loops else 1) * wasted_share(shape, tensor, size, is_stored=False)
+        for source, (tile, size, loops), cut in self._rows:
+            of, axes = piece if cut else whole, source.axes
+            shape = tuple([1 if axis is None else of[axis] for axis in axes])
+            tensor = tuple([1 if axis is None else sizes[axis] for axis in axes])
+            share = wasted_share(shape, tensor, size, is_stored=False, strides=source.strides_of(sizes))
+            wasted += elements[tile] * size * (loop if loops else 1) * share
         return int(wasted)
 
     def us_of(self, work: BlockWork, tiling: Tiling, cluster: int = 1) -> float:

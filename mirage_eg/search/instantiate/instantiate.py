@@ -16,11 +16,11 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import skipping_masks
 from mirage_eg.backends.cost.liveness import LiveTiles, live_tiles, multiplies_tiles
 from mirage_eg.backends.cost.registers import MOST_THREADS
-from mirage_eg.backends.cost.roofline_model import predict_us, stored_orders
+from mirage_eg.backends.cost.roofline_model import orders_of, predict_us
 from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.tiles import expanded
 from mirage_eg.egraph.expression import primes
-from mirage_eg.ir.axes import Axes, Dims, resize
+from mirage_eg.ir.axes import Axes, resize
 from mirage_eg.ir.checker import MAX_GRID_DIMS
 from mirage_eg.ir.deadline import NEVER, Deadline
 from mirage_eg.ir.dtypes import DType
@@ -29,7 +29,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.instantiate.cost_bound import CostBound
+from mirage_eg.search.instantiate.cost_bound import CostBound, Source
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, has_unfit_shape, holds
 from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines, threads_of_rows
 from mirage_eg.search.instantiate.tiling import Tiling
@@ -141,7 +141,7 @@ def best_first(
 
 class _KnownKernel(NamedTuple):
     """A kernel of a form that was built; masks may skip its iterations, its ops may all be primitive, and `orders` are those of
-    its results."""
+    its tensors."""
 
     outline: Outline
     live: LiveTiles
@@ -195,12 +195,12 @@ class Instantiation:
 
     def choices(self, device: Device) -> list[Choice]:
         """All choices that pass the bounds, the most promising first."""
-        values = zip(self.program.input_types, self.program.input_values, strict=True)
-        inputs: list[tuple[DType, Dims | None]] = [(kind.dtype, self.axes.dims[value]) for kind, value in values]
+        given = zip(self.program.input_types, self.program.input_values, self.program.inputs, strict=True)
+        inputs = [Source(kind.dtype, self.axes.dims[value], item.get("strides")) for kind, value, item in given]
         outputs = [kind.dtype for kind in self.program.output_types]
         partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
         chained = len(self._kernels) > 1
-        read = [*inputs, *((dtype, None) for dtype in partials)]
+        read = [*inputs, *map(Source, partials)]
         types = [(inputs, partials), (read, outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
         self._groups = [
@@ -256,7 +256,7 @@ class Instantiation:
         if not self._has_too_large_tiles(choice):
             graph, outlines = lower_with_outlines(self.plan, self.program, self.axes, *choice.tilings)
             if (form := self._form(choice)) not in self._outlines:
-                blocks = [(item, stored_orders(graph, values)) for item, values in graph.numbered() if item.op == "block"]
+                blocks = [(item, orders_of(graph, item, values)) for item, values in graph.numbered() if item.op == "block"]
                 self._outlines[form] = tuple(
                     _KnownKernel(
                         outline,

@@ -28,12 +28,13 @@ from math import prod
 
 from mirage_eg.backends.launches.image_layouts import image_layouts
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
+from mirage_eg.backends.launches.views import shown_at
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.integer_ranges import wrapped_values
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import AFFINE, OF_BITS, to_a_type
-from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
@@ -51,14 +52,14 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     """The segment as a program of its own.
 
     The inputs of the program keep their strides, and are weights where they are marked so; images between convolutions have the
-    strides that these give them. Names are positions, so that equal segments are equal graphs.
+    strides that these give them, and views those of what they show. Names are positions: equal segments are equal graphs.
     """
-    images = _images(program)
+    strides = _strides(program)
     copy = GraphCopy(program)
     for number, value in enumerate(segment.inputs):
         maker = program.node_of[value]
-        given = {name: maker.get(name) for name in ("strides", "weight") if maker.op == "input"}
-        given.setdefault("strides", images.get(value))
+        given = {"weight": maker.get("weight") if maker.op == "input" else None}
+        given["strides"] = strides.get(value)
         copy.read(value, name=f"x{number}", **given)
     for position in sorted(segment.nodes):
         copy.copy(*program.numbered()[position])
@@ -68,14 +69,22 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
 
 
 @once_per_graph
-def _images(program: Graph) -> Mapping[int, Shape]:
-    """The strides of the images that are channels last in a kernel graph of the program, and of slices of them."""
+def _strides(program: Graph) -> Mapping[int, Shape]:
+    """The strides of the inputs that have some, of the images that are channels last in a kernel graph of the program, and of
+    views of them."""
     found = {} if program.depends_on_sizes else image_layouts(program, frozenset())
-    images = {value: strides for value, strides in found.items() if has_planes(program.types[value].shape)}
+    known = {value: strides for value, strides in found.items() if has_planes(program.types[value].shape)}
     for item, values in program.numbered():
-        if item.op == "slice" and item["step"] == 1 and item.operands[0] in images:
-            images[values[0]] = images[item.operands[0]]
-    return images
+        if item.op == "input" and item.get("strides") is not None:
+            known[values[0]] = item["strides"]
+        elif item.op in _SHOWN and item.operands[0] in known and values[0] not in known and item.get("step", 1) == 1:
+            source = item.operands[0]
+            if (shown := shown_at(item, program.types[source].shape, known[source])) is not None:
+                known[values[0]] = shown[0]
+    return known
+
+
+_SHOWN = RESHAPES | TRANSPOSES | {"slice"}  # views whose strides a kernel reads along
 
 
 def is_barrier(item: Node) -> bool:
