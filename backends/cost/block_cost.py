@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, inf, log2, prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.gathered_lines import GATHERED, gathered_lines
-from mirage_eg.backends.cost.liveness import live_tiles, shows_tile
+from mirage_eg.backends.cost.liveness import live_tiles
 from mirage_eg.backends.cost.registers import (
     MOST_THREADS,
     register_bytes,
@@ -18,34 +18,17 @@ from mirage_eg.backends.cost.registers import (
     splitting_bytes,
 )
 from mirage_eg.backends.cost.short_rows import wasted_share
-from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_operand
+from mirage_eg.backends.cost.tile_ops import TileOp, tile_ops
 from mirage_eg.backends.cost.warp_crossings import CROSSED, crossed_elements, lanes_of_row
-from mirage_eg.backends.triton.storage import is_narrow, product_dtype
+from mirage_eg.backends.triton.storage import is_narrow
 from mirage_eg.backends.triton.tiles import MatmulForm, expanded, matmul_form, padded_elements, power_of_two
 from mirage_eg.backends.triton.warps import WARP
-from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
-from mirage_eg.ir.node import Phase, TensorType
-from mirage_eg.ir.op.elementwise import EXPONENTIALS, record_of
-from mirage_eg.ir.op.moves import TRANSPOSES
+from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.shapes import Shape
+from mirage_eg.ir.shapes import Shape, reshape_groups
 from mirage_eg.ir.shapes import matmul as matmul_shape
-
-
-def functions_of(op: str, attributes: Mapping[str, Any], by_torch: bool = False) -> float:
-    """The exponentials in whose time an element of an op is computed; 0 for additions and the like.
-
-    Of an op whose record has no number the most of those of its definition. `by_torch`: in torch's own kernel.
-    """
-    own = record_of(op)
-    if by_torch and own is not None and own.torch_functions:
-        return own.torch_functions
-    if own is not None and own.functions:
-        return own.functions_of(attributes)
-    records = ((record_of(name), given) for name, given in primitive_nodes(op, attributes))
-    return max((record.functions_of(given) for record, given in records if record is not None), default=0)
 
 
 class Orders(NamedTuple):
@@ -163,7 +146,7 @@ HALVING = 5 * WARP  # operations while a warp adds one half of a row to the othe
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
-OF_A_BYTE = 7  # operations of such a conversion outside of products: the same columns times one row took 40 to 47 µs
+GATHERED_ELEMENT = 150  # operations in the time of one: 13,312 tiles of 58 × 2 × 64 took 486 µs longer on an H200
 NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
@@ -284,7 +267,7 @@ def work_of_tiles(
     wasted, ahead, waited = _wasted_by_stores(block, shapes, orders.stored), False, False
     strides = dict(zip(block.input_values, orders.loaded, strict=False))
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
-    for item in _tile_ops(block):
+    for item in tile_ops(block):
         shape, times = shapes[item.value], iterations if item.looped else 1
         match item.kind:
             case Kind.BOUNDARY:
@@ -315,7 +298,8 @@ def work_of_tiles(
                 functions += item.functions * padded_elements(shape) * times
                 waited |= item.looped and not item.is_exponential
             case Kind.REARRANGEMENT:
-                pass
+                if item.is_reshape and _is_gathered(shapes[item.operands[0]], shape):
+                    arithmetic += GATHERED_ELEMENT * padded_elements(shape) * times
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
@@ -328,7 +312,7 @@ def work_of_tiles(
     counts = loaded, wasted, flops, arithmetic, functions, max(1, steps), max(once, TRANSPOSITION if transposed else 0)
     alone = _products_of_a_warp(block, shapes) if ahead else 0.0
     live_bytes = 0 if ahead else live_tiles(block).nbytes(shapes, block.cluster)
-    scaled = ahead and (odd > 0 or any(it.scaled for item in _tile_ops(block) for it in item.staged))
+    scaled = ahead and (odd > 0 or any(it.scaled for item in tile_ops(block) for it in item.staged))
     resident = min(resident_blocks(live_bytes, threads, loops=loop > 1), SHARED_MEMORY / max(1, transposed))
     return BlockWork(*counts, ahead, staged, live, 0.0, held, spilled, ending, waited and ahead, alone, resident, scaled)
 
@@ -337,12 +321,21 @@ def _gathered(
     block: Graph, shapes: Sequence[Shape], iterations: float, threads: int, strides: Mapping[int, Shape | None]
 ) -> float:
     """The operations in the time of the lines that loads of short rows touch."""
-    loads = [item for item in _tile_ops(block) if item.kind is Kind.BOUNDARY]
+    loads = [item for item in tile_ops(block) if item.kind is Kind.BOUNDARY]
     lines = [gathered_lines(tuple(shapes[it.value]), it.tensor, it.size, threads, strides.get(it.value)) for it in loads]
     return GATHERED * sum(each * (iterations if it.looped else 1) for each, it in zip(lines, loads, strict=True))
 
 
-def _between_threads(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> float:
+def _is_gathered(before: Shape, after: Shape) -> bool:
+    """Whether a tile is padded within dims that a reshape merges or splits: its elements move one by one."""
+    padded = [(extent != power_of_two(extent)) for extent in before], [(extent != power_of_two(extent)) for extent in after]
+    return any(
+        len(own) + len(new) > 2 and (any(padded[0][dim] for dim in own) or any(padded[1][dim] for dim in new))
+        for own, new in reshape_groups(before, after)
+    )
+
+
+def _between_threads(item: TileOp, shapes: Sequence[Shape], threads: int) -> float:
     """The operations of a reduction besides those within a thread; none of another op. Four lanes have a row of a product, for
     which they do not count."""
     if item.kind is not Kind.REDUCTION:
@@ -354,10 +347,10 @@ def _between_threads(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> 
 
 def crosses_warps(block: Graph, shapes: Sequence[Shape], threads: int) -> bool:
     """Whether more than two warps share the dim of a reduction, which is not the last of its tile."""
-    return any(_crossed(item, shapes, threads) for item in _tile_ops(block) if item.kind is Kind.REDUCTION)
+    return any(_crossed(item, shapes, threads) for item in tile_ops(block) if item.kind is Kind.REDUCTION)
 
 
-def _crossed(item: "_TileOp", shapes: Sequence[Shape], threads: int) -> int:
+def _crossed(item: TileOp, shapes: Sequence[Shape], threads: int) -> int:
     return crossed_elements(tuple(shapes[item.operands[0]]), tuple(shapes[item.value]), item.size, threads)
 
 
@@ -382,7 +375,7 @@ def _wasted_by_stores(block: Graph, shapes: Sequence[Shape], orders: Sequence[Sh
 def _sequential_reductions(block: Graph, shapes: Sequence[Shape]) -> tuple[int, int]:
     """The most reductions that follow each other: outside the loop, and in an iteration. A product with a vector is one."""
     before: tuple[dict[int, int], dict[int, int]] = ({}, {})  # each value
-    for item in _tile_ops(block):
+    for item in tile_ops(block):
         tiles = [shapes[i] for i in item.operands]
         if item.kind is Kind.MATMUL:
             reduces = tiles[0][-1] > 1 and matmul_form(*tiles) is not MatmulForm.DOT
@@ -394,7 +387,7 @@ def _sequential_reductions(block: Graph, shapes: Sequence[Shape]) -> tuple[int, 
     return outside, inside
 
 
-def _staged_bytes(item: "_TileOp", shapes: Sequence[Shape], iterations: float, batch: int) -> float:
+def _staged_bytes(item: TileOp, shapes: Sequence[Shape], iterations: float, batch: int) -> float:
     """The bytes of a product's operands that go through registers."""
     staged = (it for it in item.staged if it.computed or batch > 1)
     return sum(padded_elements(shapes[it.value]) * it.size * (iterations if it.looped else 1) * it.share for it in staged)
@@ -403,7 +396,7 @@ def _staged_bytes(item: "_TileOp", shapes: Sequence[Shape], iterations: float, b
 def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
     """The products of an iteration that each warp computes, in an attention of few rows."""
     issued, rows = 0.0, SHARED_ROWS
-    for item in _tile_ops(block):
+    for item in tile_ops(block):
         if item.kind is not Kind.MATMUL or not item.looped:
             continue
         left, right = (shapes[i] for i in item.operands)
@@ -415,7 +408,7 @@ def _products_of_a_warp(block: Graph, shapes: Sequence[Shape]) -> float:
     return issued * 16 / rows if rows < SHARED_ROWS else 0.0
 
 
-def _has_odd_rows(item: "_TileOp") -> bool:
+def _has_odd_rows(item: TileOp) -> bool:
     """Whether rows of an input begin at no multiple of four bytes: its elements are loaded one by one, through registers."""
     rows = [extent for extent in item.tensor if extent > 1]
     return len(rows) > 1 and rows[-1] * item.size % REGISTER != 0
@@ -424,7 +417,7 @@ def _has_odd_rows(item: "_TileOp") -> bool:
 def _transposed_bytes(block: Graph, shapes: Sequence[Shape]) -> int:
     """The bytes of shared memory of the largest computed tile that is transposed there, but for dims of one element."""
     most = 0
-    for item in _tile_ops(block):
+    for item in tile_ops(block):
         long = [source for source, extent in zip(item.permutation, shapes[item.value], strict=False) if extent > 1]
         most = max(most, REGISTER * padded_elements(shapes[item.value]) if long != sorted(long) else 0)
     return most
@@ -437,7 +430,7 @@ def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
     """What a block of products does outside its loop; None if registers and shared memory hold two."""
     moved = sum(prod(shapes[value]) * stored.dtype.itemsize for value, stored in _stores(block))
     functions, buffered = 0.0, 0  # the last: bytes that an iteration loads
-    for item in _tile_ops(block):
+    for item in tile_ops(block):
         if item.kind is Kind.BOUNDARY:
             buffered += item.looped * prod(shapes[item.value]) * item.size
             moved += (not item.looped) * prod(shapes[item.value]) * item.size
@@ -446,56 +439,3 @@ def _ending(block: Graph, shapes: Sequence[Shape], held: int) -> Ending | None:
     if max(held / register_bytes(MOST_THREADS), BUFFERS * buffered / SHARED_MEMORY) <= 1 / 2:
         return None
     return Ending(moved, int(functions), BUFFERS * buffered > SHARED_MEMORY)
-
-
-class _TileOp(NamedTuple):
-    """What an op of a block graph does at any tile shapes; `looped` where its operands are in the loop."""
-
-    kind: Kind
-    value: int
-    size: int  # bytes of an element
-    looped: bool
-    operands: Sequence[int]
-    functions: float = 0
-    is_exponential: bool = False
-    tensor: Shape = ()  # of an input
-    product: DType = DType.float32  # the type in which a product is computed
-    is_of_scores: bool = False  # whether exponentials of a product of the loop are part of an operand of a product
-    staged: Sequence[Staged] = ()
-    operations: int = 1  # of an element
-    permutation: Sequence[int] = ()  # of a transpose of a computed tile
-
-
-@lru_cache(maxsize=1 << 12)
-def _tile_ops(block: Graph) -> tuple[_TileOp, ...]:
-    """The ops of a block graph of primitive ops but for its stores; a search asks for the work of few, at many tile shapes."""
-    loaded = set[int]()  # values that are loads, or views of them
-    scores, powers = set[int](), set[int]()  # values behind products of a loop, and behind exponentials of these
-    found = []
-    for item, values in block.numbered():
-        if item.op == "output":
-            continue
-        kind, value = item.kind, values[0]
-        dtype = block.types[value].dtype
-        looped = max((block.phases[i] for i in item.operands), default=block.phases[value]) is Phase.LOOP
-        tile_op = _TileOp(kind, value, dtype.itemsize, looped, item.operands)
-        if item.op == "input" or (shows_tile(block, item, values) and item.operands[0] in loaded):
-            loaded.add(value)
-        if kind is Kind.BOUNDARY:
-            tile_op = tile_op._replace(tensor=tuple(item["shape"]))
-        elif item.op in TRANSPOSES and value not in loaded:
-            tile_op = tile_op._replace(permutation=item["permutation"])
-        elif kind is Kind.MATMUL:
-            product = product_dtype(block, item, dtype)
-            staged = [staged_operand(block, operand, product, operand not in loaded) for operand in item.operands]
-            tile_op = tile_op._replace(product=product, staged=staged, is_of_scores=not powers.isdisjoint(item.operands))
-        elif kind is Kind.ELEMENTWISE:
-            tile_op = tile_op._replace(functions=functions_of(item.op, item.mapping), is_exponential=item.op in EXPONENTIALS)
-            if is_of_bytes(block, value):
-                tile_op = tile_op._replace(operations=OF_A_BYTE)
-        if looped and (kind is Kind.MATMUL or not scores.isdisjoint(item.operands)):
-            scores.update(values)
-            is_power = item.op in EXPONENTIALS or not powers.isdisjoint(item.operands)
-            powers.update(values if is_power else ())
-        found.append(tile_op)
-    return tuple(found)

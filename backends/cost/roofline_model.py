@@ -19,7 +19,6 @@ from mirage_eg.backends.cost.block_cost import (
     block_work,
     busy_blocks,
     cost_of_times,
-    functions_of,
 )
 from mirage_eg.backends.cost.copies import bytes_of_copies, reordered_bytes
 from mirage_eg.backends.cost.devices import Device
@@ -38,6 +37,7 @@ from mirage_eg.backends.cost.library_products import (
 from mirage_eg.backends.cost.library_traffic import rows_of, tiles_of, waits_of
 from mirage_eg.backends.cost.live_iterations import causal_share, live_share
 from mirage_eg.backends.cost.lower_bound import PRODUCTS
+from mirage_eg.backends.cost.tile_ops import functions_of
 from mirage_eg.backends.cost.user_cost import PricedDevice
 from mirage_eg.backends.launches.aligned_rows import UnalignedProduct, row_major_results, unaligned_products
 from mirage_eg.backends.launches.attention import LibraryAttention

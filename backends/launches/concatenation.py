@@ -2,12 +2,14 @@
 
 A concatenation alone is a call of torch. Several are one generated kernel, and so are rows that are written in place, a
 concatenation of rows that an index chooses, which are read where they are. One of which kernels write some operands at their
-places copies the others.
+places copies the others. Images channels last are joined by a generated kernel, too: torch took 206 µs for 512 images of 2 × 58
+channels and 28 × 28 in bfloat16 on an H200, and 51 row-major; seven others took 2 to 5 times as long as at the memory's rate.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage_eg.backends.launches.image_layouts import image_layouts
 from mirage_eg.backends.launches.views import gathers_of_rows, joined_values, reshaped_strides
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -45,7 +47,7 @@ def joint_concats(graph: Graph, copying: Mapping[int, int]) -> tuple[JointConcat
         found.append(JointConcat(first, members))
         left = {place: value for place, value in left.items() if place not in members}
     own = {place for place, value in copying.items() if value in rows_in_place(graph)} | _of_rows(graph, copying)
-    own |= _partly_joined(graph)
+    own |= _partly_joined(graph) | _of_images(graph, copying)
     return tuple(joint for joint in found if len(joint.members) > 1 or joint.members[0] in own)
 
 
@@ -116,6 +118,13 @@ def copied_views(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     operands = {operand for place in _partly_joined(graph) for operand in graph.nodes[place].operands}
     found = {operand: view_of(operand) for operand in operands}
     return {operand: (shown,) for operand, shown in found.items() if shown is not None}
+
+
+def _of_images(graph: Graph, copying: Collection[int]) -> set[int]:
+    """The concatenations of images channels last."""
+    joins = {place for place in copying if graph.nodes[place].op in JOINS}
+    images = image_layouts(graph, frozenset()) if joins and not graph.depends_on_sizes else {}
+    return {place for place in joins if not images.keys().isdisjoint(graph.numbered()[place][1])}
 
 
 @once_per_graph

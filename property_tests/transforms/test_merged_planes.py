@@ -31,6 +31,21 @@ def pointwise(images: int = 1, rows: int = 6, columns: int = 5) -> Graph:
     return p.graph()
 
 
+@pytest.mark.parametrize(("step", "merges"), [(5, True), (6, False)])
+def test_planes_of_an_input_with_strides_are_merged_where_they_follow(step: int, merges: bool) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((2, 3, 4, 5), "float32", "x", (3 * 4 * step, 4 * step, step, 1))
+    p.mark_output(p.relu(x + p.new_input((3, 1, 1), "float32", "b")))
+    merged = merged_planes(p.graph())
+    assert (merged is not None) is merges
+    if merged is not None:
+        given = merged.program.inputs[0]
+        assert (given["shape"], given["strides"]) == ((2, 3, 20), (60, 20, 1))
+        arrays = inputs_of(p.graph())
+        joined = merged.joined(merged.program)
+        assert worst(evaluate(joined, arrays, FloatAlgebra()), evaluate(p.graph(), arrays, FloatAlgebra())) == 0
+
+
 @pytest.mark.parametrize("images", [1, 2])
 def test_a_pointwise_convolution_has_planes_of_one_dim(images: int) -> None:
     program = pointwise(images)

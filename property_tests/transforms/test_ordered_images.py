@@ -101,6 +101,23 @@ def test_slices_of_images_are_read_in_the_order_of_memory(channels: int) -> None
     assert worst(evaluate(joined, arrays, FloatAlgebra()), evaluate(segment, arrays, FloatAlgebra())) == 0
 
 
+def test_views_of_images_are_read_in_the_order_of_memory() -> None:
+    p = new_kernel_graph()
+    image = p.new_input((2, 8, 6, 4), "float32", "x", channels_last((2, 8, 6, 4)))
+    pairs = p.reshape(image, (2, 8, 3, 2, 4))
+    halves = p.transpose(p.reshape(image, (2, 2, 4, 6, 4)), (0, 2, 1, 3, 4))
+    for value in (p.mean(pairs, 3), p.relu(halves)):
+        p.mark_output(value)
+    program = p.graph()
+    strides = {}
+    for place, item in enumerate(program.nodes):
+        if item.op in ("mean", "relu"):
+            [result] = program.numbered()[place][1]
+            [given] = segment_program(program, Segment(frozenset({place}), item.operands, (result,))).inputs
+            strides[item.op] = given["strides"]
+    assert strides == {"mean": (192, 1, 64, 32, 8), "relu": (192, 1, 4, 32, 8)}
+
+
 def pooled(extent: int, images: int = 2) -> Graph:
     p = new_kernel_graph()
     shape = (images, 16, extent, extent)

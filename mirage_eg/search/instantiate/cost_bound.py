@@ -14,7 +14,6 @@ from mirage_eg.backends.cost.block_cost import (
     BlockWork,
     Ending,
     block_cost,
-    functions_of,
     shared,
     slowdown,
     tile_flops,
@@ -24,6 +23,7 @@ from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.live_iterations import causal_share
 from mirage_eg.backends.cost.short_rows import wasted_share
 from mirage_eg.backends.cost.staged_operands import OF_FIELDS
+from mirage_eg.backends.cost.tile_ops import functions_of
 from mirage_eg.backends.triton.tiles import MatmulForm, matmul_form
 from mirage_eg.ir.axes import Dims
 from mirage_eg.ir.dtypes import DType

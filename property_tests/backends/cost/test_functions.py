@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_eg.backends.cost.block_cost import functions_of
+from mirage_eg.backends.cost.tile_ops import functions_of
 
 
 @pytest.mark.parametrize(("exponent", "functions"), [(3, 0), (8, 0), (9, 1), (-1, 1), (Fraction(1, 2), 1), (Fraction(5, 2), 1)])

@@ -201,3 +201,37 @@ def test_what_a_kernel_writes_for_a_pooling_of_few_images_is_row_major(run_progr
         assert [strides for _, _, strides in module.BUFFERS.values()][:2] == [(120, 1, 20, 4), (240, 30, 5, 1)]
     assert "max_pool2d" not in source.partition("def launch")[2]  # a generated kernel gives it channels last
     assert is_right(run_program, graph, source, "float16")
+
+
+def shuffling(strides: tuple[int, ...] | None) -> Graph:
+    """A block of a ShuffleNet: channels of two halves side by side, of which a convolution reads one."""
+    p = new_kernel_graph()
+    x = p.new_input((8, 8, 6, 5), "float16", "x", strides)
+    shuffled = p.reshape(p.transpose(p.reshape(x, (8, 2, 4, 6, 5)), (0, 2, 1, 3, 4)), (8, 8, 6, 5))
+    p.mark_output(convolution(p, p.slice(shuffled, 1, 4, 8), "w", 4))
+    p.mark_output(p.relu(convolution(p, shuffled, "v", 8)))
+    return p.graph()
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_shuffled_channels_are_laid_out_by_one_copy(run_program: RunProgram, is_last: bool) -> None:
+    graph = shuffling(channels_last((8, 8, 6, 5)) if is_last else None)
+    source = emit(graph)
+    launch = source.partition("def launch")[2].partition("def ")[0]
+    assert not re.search(r"permute|reshape|as_strided", launch)
+    assert launch.count("(t3, x, **") == 1
+    assert is_right(run_program, graph, source, "float16")
+
+
+def test_images_that_are_read_through_a_shuffle_of_channels_are_channels_last() -> None:
+    assert ordered_ends(shuffling(None)) == (frozenset({0}), frozenset({0, 1}))
+
+
+def test_images_channels_last_are_joined_by_a_generated_kernel(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    images = [p.new_input((8, channels, 6, 5), "float16", name) for name, channels in (("x", 8), ("y", 4))]
+    joined = p.concat([convolution(p, images[0], "a", 8), p.relu(convolution(p, images[1], "b", 4))], 1)
+    p.mark_output(convolution(p, joined, "c", 4))
+    source = emit(p.graph())
+    assert "torch.cat" not in source and "* 12 + i % 8, block" in source
+    assert is_right(run_program, p.graph(), source, "float16")
