@@ -232,13 +232,17 @@ def _is_product_of_rows(graph: Graph, item: Node) -> bool:
     return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % ALIGNED == 0
 
 
-def _keeps_planes(graph: Graph, item: Node, value: int) -> bool:
-    """Whether a view of images moves, cuts or splits channels alone, as a shuffle of them does."""
+def _keeps_order(graph: Graph, item: Node, value: int) -> bool:
+    """Whether a view of images moves, cuts or splits channels alone, as a shuffle of them does, or planes alone, as a pooling
+    without overlaps does, which reduces them then."""
     before, after = graph.types[item.operands[0]].shape, graph.types[value].shape
-    if min(len(before), len(after)) < 4 or before[0] != after[0] or before[-2:] != after[-2:]:
+    if min(len(before), len(after)) < 4 or before[0] != after[0]:
         return False
-    kept = item.get("permutation", range(len(after)))
-    return kept[0] == 0 and [*kept[-2:]] == [len(after) - 2, len(after) - 1]
+    if item.kind is Kind.REDUCTION:
+        return before[1] == after[1]
+    kept, last = item.get("permutation", range(len(after))), len(after) - 1
+    of_channels = before[-2:] == after[-2:] and [*kept[-2:]] == [last - 1, last]
+    return kept[0] == 0 and (of_channels or (before[1] == after[1] and kept[1] == 1))
 
 
 def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
@@ -256,7 +260,7 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
-        if of_ends and item.op in VIEWS and _keeps_planes(graph, item, values[0]):
+        if of_ends and (item.op in VIEWS or item.kind is Kind.REDUCTION) and _keeps_order(graph, item, values[0]):
             links.setdefault(item.operands[0], set()).update(values)
             links.setdefault(values[0], set()).update(item.operands)
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= MANY_IMAGES:

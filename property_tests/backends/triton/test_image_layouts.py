@@ -227,6 +227,15 @@ def test_images_that_are_read_through_a_shuffle_of_channels_are_channels_last() 
     assert ordered_ends(shuffling(None)) == (frozenset({0}), frozenset({0, 1}))
 
 
+@pytest.mark.parametrize(("dim", "is_last"), [(3, True), (1, False)])
+def test_images_that_are_pooled_without_overlaps_are_channels_last(dim: int, is_last: bool) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 8, 6, 5), "float16", "x")
+    pairs = p.mean(p.reshape(x, (8, 8, 3, 2, 5) if is_last else (8, 2, 4, 6, 5)), dim)
+    p.mark_output(convolution(p, p.reshape(pairs, (8, 8, 3, 5) if is_last else (8, 4, 6, 5)), "w", 8))
+    assert ordered_ends(p.graph()) == (frozenset({0} if is_last else ()), frozenset({0}))
+
+
 def test_images_channels_last_are_joined_by_a_generated_kernel(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     images = [p.new_input((8, channels, 6, 5), "float16", name) for name, channels in (("x", 8), ("y", 4))]
