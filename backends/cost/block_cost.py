@@ -254,18 +254,13 @@ def shared(work: BlockWork, blocks: int) -> BlockWork:
 
 
 def work_of_tiles(
-    block: Graph,
-    shapes: Sequence[tuple[int, ...]],
-    loop: int,
-    live: float = 1.0,
-    threads: int = MOST_THREADS,
-    orders: Orders = UNKNOWN,
+    block: Graph, shapes: Sequence[Shape], loop: int, live: float = 1.0, threads: int = MOST_THREADS, orders: Orders = UNKNOWN
 ) -> BlockWork:
     """The work of a block graph of primitive ops with tiles of these shapes, of whose iterations a share is `live`."""
     iterations = loop if live == 1 else loop * live
+    wasted = _wasted_by_stores(block, shapes, orders.stored)
     loaded = flops = arithmetic = functions = staged = between_threads = 0.0  # the last: of reductions that threads share
-    wasted, ahead, waited = _wasted_by_stores(block, shapes, orders.stored), False, False
-    strides = dict(zip(block.input_values, orders.loaded, strict=False))
+    strides, ahead, waited = dict(zip(block.input_values, orders.loaded, strict=False)), False, False
     results = besides = odd = 0  # bytes of registers: of all results, the most that one product takes besides, odd rows
     for item in tile_ops(block):
         shape, times = shapes[item.value], iterations if item.looped else 1
@@ -298,8 +293,7 @@ def work_of_tiles(
                 functions += item.functions * padded_elements(shape) * times
                 waited |= item.looped and not item.is_exponential
             case Kind.REARRANGEMENT:
-                if item.is_reshape and _is_gathered(shapes[item.operands[0]], shape):
-                    arithmetic += GATHERED_ELEMENT * padded_elements(shape) * times
+                arithmetic += _moved_elements(item, shapes) * GATHERED_ELEMENT * times
             case _:
                 elements, operand = padded_elements(shape), padded_elements(shapes[item.operands[0]])
                 arithmetic += max(elements, operand) * times * item.operations
@@ -326,13 +320,17 @@ def _gathered(
     return GATHERED * sum(each * (iterations if it.looped else 1) for each, it in zip(lines, loads, strict=True))
 
 
-def _is_gathered(before: Shape, after: Shape) -> bool:
-    """Whether a tile is padded within dims that a reshape merges or splits: its elements move one by one."""
-    padded = [(extent != power_of_two(extent)) for extent in before], [(extent != power_of_two(extent)) for extent in after]
-    return any(
-        len(own) + len(new) > 2 and (any(padded[0][dim] for dim in own) or any(padded[1][dim] for dim in new))
+def _moved_elements(item: TileOp, shapes: Sequence[Shape]) -> int:
+    """The elements that move one by one: of a reshape that merges or splits dims within which a tile is padded."""
+    if not item.is_reshape:
+        return 0
+    before, after = shapes[item.operands[0]], shapes[item.value]
+    moves = any(
+        len(own) + len(new) > 2
+        and any(extent & (extent - 1) for extent in (*[before[i] for i in own], *[after[i] for i in new]))
         for own, new in reshape_groups(before, after)
     )
+    return padded_elements(after) if moves else 0
 
 
 def _between_threads(item: TileOp, shapes: Sequence[Shape], threads: int) -> float:

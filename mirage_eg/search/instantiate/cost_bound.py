@@ -68,7 +68,7 @@ Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Source:
+class LoadSource:
     """A possible load: its type, the axes of its dims (None of a partial result), and its strides (None if it is row-major)."""
 
     dtype: DType
@@ -112,7 +112,7 @@ class CostBound:
         self,
         structure: Structure,
         shapes: Sequence[TileAxes],
-        sources: Sequence[Source],
+        sources: Sequence[LoadSource],
         outputs: Sequence[DType],
         device: Device,
         split_axis: int | None,

@@ -29,7 +29,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.whole_inputs import causal_inputs
 from mirage_eg.search.heuristics import SEARCH
-from mirage_eg.search.instantiate.cost_bound import CostBound, Source
+from mirage_eg.search.instantiate.cost_bound import CostBound, LoadSource
 from mirage_eg.search.instantiate.limits import Filters, TileLimits, fits, has_unfit_shape, holds
 from mirage_eg.search.instantiate.lower_structure import Outline, lower_structure, lower_with_outlines, threads_of_rows
 from mirage_eg.search.instantiate.tiling import Tiling
@@ -196,11 +196,11 @@ class Instantiation:
     def choices(self, device: Device) -> list[Choice]:
         """All choices that pass the bounds, the most promising first."""
         given = zip(self.program.input_types, self.program.input_values, self.program.inputs, strict=True)
-        inputs = [Source(kind.dtype, self.axes.dims[value], item.get("strides")) for kind, value, item in given]
+        inputs = [LoadSource(kind.dtype, self.axes.dims[value], item.get("strides")) for kind, value, item in given]
         outputs = [kind.dtype for kind in self.program.output_types]
         partials = [DType.float32 for _ in self._kernels[0].structure.outputs]
         chained = len(self._kernels) > 1
-        read = [*inputs, *map(Source, partials)]
+        read = [*inputs, *map(LoadSource, partials)]
         types = [(inputs, partials), (read, outputs)] if chained else [(inputs, outputs)]
         chosen = self.tilings()
         self._groups = [

@@ -58,7 +58,7 @@ def test_a_store_into_an_image_channels_last_moves_whole_sectors() -> None:
     assert image > 2 * 1024 * 2 * 2 * 14 and rows == block_work(block.graph()).wasted  # two channels are 4 bytes of a sector
 
 
-def test_a_load_of_one_channel_of_an_image_channels_last_moves_sectors_of_all() -> None:
+def test_a_load_of_one_channel_of_an_image_moves_sectors_of_all() -> None:
     """A mean of two rows of an image, a channel a block: 674 µs on an H200, where the bytes take 74.
 
     The L2 cache has some of the sectors that neighbours read.

@@ -223,7 +223,7 @@ def test_shuffled_channels_are_laid_out_by_one_copy(run_program: RunProgram, is_
     assert is_right(run_program, graph, source, "float16")
 
 
-def test_images_that_are_read_through_a_shuffle_of_channels_are_channels_last() -> None:
+def test_images_that_are_read_through_a_shuffle_are_channels_last() -> None:
     assert ordered_ends(shuffling(None)) == (frozenset({0}), frozenset({0, 1}))
 
 
