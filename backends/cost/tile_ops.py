@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from mirage_eg.backends.cost.liveness import shows_tile
 from mirage_eg.backends.cost.staged_operands import Staged, is_of_bytes, staged_operand
 from mirage_eg.backends.triton.storage import product_dtype
+from mirage_eg.backends.triton.viewed_loads import viewed_loads
 from mirage_eg.ir.definitions import primitive_nodes
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -49,7 +50,7 @@ class TileOp(NamedTuple):
     staged: Sequence[Staged] = ()
     operations: int = 1  # of an element
     permutation: Sequence[int] = ()  # of a transpose of a computed tile
-    is_reshape: bool = False  # of more than a load
+    is_reshape: bool = False  # of more than a load, which has its elements where they end up
 
 
 @lru_cache(maxsize=1 << 12)
@@ -57,6 +58,7 @@ def tile_ops(block: Graph) -> tuple[TileOp, ...]:
     """The ops of a block graph of primitive ops but for its stores; a search asks for the work of few, at many tile shapes."""
     loaded = set[int]()  # values that are loads, or views of them
     scores, powers = set[int](), set[int]()  # values behind products of a loop, and behind exponentials of these
+    at_once = {value for steps in viewed_loads(block).values() for _, value in steps}
     found = []
     for item, values in block.numbered():
         if item.op == "output":
@@ -71,7 +73,7 @@ def tile_ops(block: Graph) -> tuple[TileOp, ...]:
             tile_op = tile_op._replace(tensor=tuple(item["shape"]))
         elif item.op in TRANSPOSES and value not in loaded:
             tile_op = tile_op._replace(permutation=item["permutation"])
-        elif item.op in RESHAPES and block.node_of[item.operands[0]].op != "input":
+        elif item.op in RESHAPES and value not in at_once:
             tile_op = tile_op._replace(is_reshape=True)
         elif kind is Kind.MATMUL:
             product = product_dtype(block, item, dtype)

@@ -1,8 +1,8 @@
 """Views of views that the library reads: the last of them is one call on the memory that all show, and the others are not made.
 
-A call of a view takes the host longer than a further kernel: queries, keys and values of one product are ten of them. An image
-whose channels are moved, as by a shuffle, is laid out by one copy of the memory that the views show: torch would copy it into
-row-major order, and its convolutions from there into theirs.
+A call of a view takes the host longer than a further kernel: queries, keys and values of one product are ten of them. What is
+reshaped behind a transpose is laid out by one generated copy of the memory that the views show, in the order in which it is
+read: for 93 MB of images whose channels are shuffled torch's copy took 304 µs on an H200, this one 53.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from mirage_eg.ir.weights import prepared_values
 
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """An image that is copied from a view: the shape and the memory of the view, and the strides of the image in this shape."""
+    """A value that is copied from a view: the shape and the memory of the view, and the strides of the value in this shape."""
 
     shape: Shape
     view: View
@@ -30,8 +30,8 @@ class LaidOut:
 
 @dataclass(frozen=True, slots=True)
 class MergedViews:
-    """The views of other views with the memory that they show, the images that are laid out from views, and the views that no
-    call reads then."""
+    """The views of other views with the memory that they show, the values that are copied from views, and the views that
+    no call reads then."""
 
     views: dict[int, View]
     laid: dict[int, LaidOut]
@@ -48,13 +48,13 @@ def merged_views(graph: Graph) -> MergedViews:
     fixed = {*graph.input_values, *products_of_matrices(graph)}.union(*made_of) - elsewhere
     known = {value: View(value, placement.strides[value]) for value in fixed if not graph.depends_on_sizes}
     views, merged, laid = set[int](), dict[int, View](), dict[int, LaidOut]()
-    images = placement.images - prepared_values(graph) - placement.views.keys() - placement.joined.keys()
+    elsewhere_or_once = {*placement.views, *placement.joined, *placement.gaps, *prepared_values(graph)}
     for launch in launches.launches:
         item, values = graph.numbered()[launch.nodes[0]]
         if launch.kind not in (LaunchKind.LIBRARY, LaunchKind.VIEW) or item.op not in VIEWS:
             continue
         [value], source = values, item.operands[0]
-        if value in images and item.op in RESHAPES and source in known:
+        if value not in elsewhere_or_once and item.op in RESHAPES and source in known:
             shape, wanted = graph.types[source].shape, graph.types[value].shape
             split = reshaped_strides(wanted, placement.strides[value], shape)
             if split is not None and reshaped_strides(shape, known[source].strides, wanted) is None:

@@ -47,8 +47,8 @@ from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maxim
 from mirage_eg.backends.triton.storage import accumulates, is_widening, late_loads, needs_copy, reads_stored
 from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.backends.triton.tiles import Tile, padding, real_dims, zero_dims
-from mirage_eg.backends.triton.viewed_loads import Step, places, viewed_loads
-from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, times
+from mirage_eg.backends.triton.viewed_loads import Step, Terms, joined_terms, places, viewed_loads
+from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, picked, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import NEW_DIM, REPLICATED, Node, Phase, is_zero
@@ -209,7 +209,7 @@ def _write_body(writer: Writer, part: Part) -> None:
     viewed, fields = viewed_loads(graph), fields_of_bytes(graph, writer.padded)
     inside = frozenset[int]().union(*(it.inner for it in fields.values()))
     writer.halves, alone = in_halves(graph, fields), places_alone(graph, fields)
-    at_once = {value for steps in viewed.values() for _, value in steps}
+    at_once, terms = {value for steps in viewed.values() for _, value in steps}, joined_terms(graph, viewed)
     for item, values in graph.numbered():
         if item.op == "output":
             position, pointer = next(stores)
@@ -224,7 +224,8 @@ def _write_body(writer: Writer, part: Part) -> None:
                     written_places(writer, value, pointer, alone[value])
                 elif consumers[value]:
                     ready = position in part.ready
-                    _write_load(writer, item, value, pointer, ready, steps, consumers[steps[-1][1] if steps else value])
+                    last = steps[-1][1] if steps else value
+                    _write_load(writer, item, value, pointer, ready, steps, consumers[last], terms.get(last))
             case _ if value in inside:
                 continue
             case _ if value in fields:
@@ -247,7 +248,14 @@ def _write_body(writer: Writer, part: Part) -> None:
 
 
 def _write_load(
-    writer: Writer, item: Node, value: int, pointer: Pointer, ready: bool, moved: Sequence[Step], consumers: Sequence[Node]
+    writer: Writer,
+    item: Node,
+    value: int,
+    pointer: Pointer,
+    ready: bool,
+    moved: Sequence[Step],
+    consumers: Sequence[Node],
+    terms: Terms | None = None,
 ) -> None:
     """Load a tile; in the form that it has after the steps `moved`, if there are some. The consumers are those of that form.
 
@@ -270,7 +278,7 @@ def _write_load(
     if graph.phases[value] is Phase.LOOP:
         splits[item["fmap"]].append((REPLICATED, graph.loop))
     steps = [parts(split, extent) for split, extent in zip(splits, tile.shape, strict=True)]
-    loaded, where_moved = tile, places(writer, moved) if moved else NO_PLACES
+    loaded, where_moved = tile, places(writer, moved, terms) if moved else NO_PLACES
     if moved:
         value = moved[-1][1]
         whole = frozenset(range(len(graph.types[value].shape)))
@@ -279,7 +287,8 @@ def _write_load(
         row = _write_rows(writer, pointer.rows, steps, loaded, tile, where_moved, graph.phases[value])
         pointer = replace(pointer, name=f"{pointer.name} + {row}")
     where = address(writer, pointer, steps, loaded, places=where_moved)
-    mask = f", mask={condition(writer, tile, sorted(tile.ragged))}, other=0.0" if tile.ragged else ""
+    inside = _inside(writer, tile, terms)
+    mask = f", mask={inside}, other=0.0" if inside else ""
     load = f"tl.load({where}{mask}{', volatile=True' if hoisted else ''})"
     if early:
         writer.early_loads.append(f"{name} = {load}")
@@ -300,6 +309,15 @@ def _write_load(
             Phase.LOOP,
             f"{name} = tl.where(i >= 0, {name}, 0.0)  # always so: tl.dot reads a copy (docs/explanation/kernels.md)",
         )
+
+
+def _inside(writer: Writer, tile: Tile, terms: Terms | None) -> str:
+    """The mask of the elements of a loaded tile that are no padding; "" if all are."""
+    if terms is None:
+        return condition(writer, tile, sorted(tile.ragged))
+    index = picked(writer.range(tile.padded[terms.dim]), [other == terms.dim for other in tile.dims])
+    others = condition(writer, tile, sorted(tile.ragged - {terms.dim}))
+    return " & ".join([*terms.inside(index), *([f"({others})"] if others else [])])
 
 
 def _write_rows(

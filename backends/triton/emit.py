@@ -22,13 +22,7 @@ from mirage_eg.backends.triton.attention_call import NAMES as ATTENTION_NAMES
 from mirage_eg.backends.triton.attention_call import SOURCE as ATTENTION_SOURCE
 from mirage_eg.backends.triton.attention_call import write_attention
 from mirage_eg.backends.triton.convolution import write_convolution
-from mirage_eg.backends.triton.joint_concat import (
-    moves_rows,
-    write_conversions,
-    write_joint_concat,
-    write_laid_out,
-    write_moved_rows,
-)
+from mirage_eg.backends.triton.joint_concat import write_conversions, write_joint_concat, write_laid_out
 from mirage_eg.backends.triton.kernel_binaries import FULL
 from mirage_eg.backends.triton.kernels import write_kernel
 from mirage_eg.backends.triton.op_table import helper_names, helper_source
@@ -324,9 +318,6 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
     elif value in (merged := merged_views(file.graph)).laid:
         file.name_result(value)
         write_laid_out(file, value, merged.laid[value])
-    elif value not in merged.unread and moves_rows(file, item, value):
-        file.name_result(value)
-        write_moved_rows(file, item, value)
     else:
         if value not in merged.unread:
             file.name_result(value)

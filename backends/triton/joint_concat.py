@@ -16,12 +16,9 @@ from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.library import ROW_WRITES
-from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES
-from mirage_eg.ir.shapes import Shape, row_major, text
+from mirage_eg.ir.shapes import Shape, text
 from mirage_eg.ir.windows import channels_last
 from mirage_eg.ir.written_inputs import rows_in_place
-
-SHORTEST_ROW = 16  # bytes that a load has at most
 
 Copy = tuple[Shape, StridedMemory, StridedMemory]  # of a tensor of this shape from one memory into another
 
@@ -62,38 +59,8 @@ def write_conversions(file: ProgramFile) -> None:
         _write(file, copies, pointers, "channels_last")
 
 
-def moves_rows(file: ProgramFile, item: Node, value: int) -> bool:
-    """Whether an op is a transpose that leaves rows of some length as they are, of a tensor in memory of its own, and others
-    read it through reshapes that need a copy."""
-    if item.op not in TRANSPOSES or file.sizes or value in file.prepared:
-        return False
-    [source], graph, last = item.operands, file.graph, len(item["permutation"]) - 1
-    row = graph.types[value].shape[-1] * graph.types[value].dtype.itemsize
-    base, offsets = graph.behind(source, RESHAPES), file.placement.offsets
-    plain = all(file.strides[it] == row_major(graph.types[it].shape) and it not in offsets for it in (source, base))
-    given = graph.node_of[base].op in ("input", "block") and plain
-    if item["permutation"][-1] != last or row < SHORTEST_ROW or not given:
-        return False
-    strides = tuple(file.strides[source][dim] for dim in item["permutation"])
-    readers = [graph.nodes[reader] for reader in graph.readers[value]]
-    shapes = [item["shape"] for item in readers if item.op in RESHAPES]
-    return len(shapes) == len(readers) and any(reshaped_strides(graph.types[value].shape, strides, it) is None for it in shapes)
-
-
-def write_moved_rows(file: ProgramFile, item: Node, value: int) -> None:
-    """Write the kernel of such a transpose."""
-    [source], kind = item.operands, file.types[value]
-    strides = tuple(file.strides[source][dim] for dim in item["permutation"])
-    file.buffers.append(file.write(value))
-    base = file.graph.behind(source, RESHAPES)  # a reshape alone is not written
-    file.use(base)
-    pointers = {value: "y0_ptr", base: "x0_ptr"}
-    target = StridedMemory(pointers[value], file.strides[value])
-    _write(file, [(kind.shape, StridedMemory(pointers[base], strides), target)], pointers, file.names[value])
-
-
 def write_laid_out(file: ProgramFile, value: int, laid: LaidOut) -> None:
-    """Write the kernel that copies an image from a view."""
+    """Write the kernel that copies a value from a view."""
     file.buffers.append(file.write(value))
     file.use(laid.view.base)
     pointers = {value: "y0_ptr", laid.view.base: "x0_ptr"}

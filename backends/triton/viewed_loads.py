@@ -1,16 +1,22 @@
 """Loads of tiles that are only transposed and reshaped: each element is loaded into its last place at once.
 
 Otherwise a reshape of a padded tile is a gather in registers, and Triton fetches no operand of a product behind it early.
+
+Where both operands of a product join the same dims as its terms, these may be summed in any order: the longest dim comes first,
+so that neighbours are neighbours in memory as far as Triton can see.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
 
-from mirage_eg.backends.triton.tiles import real_dims
+from mirage_eg.backends.triton.tiles import power_of_two, real_dims
 from mirage_eg.backends.triton.writer import Writer, picked, times
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, WHOLE_VIEWS
-from mirage_eg.ir.shapes import reshape_groups, row_major
+from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.shapes import Shape, reshape_groups, row_major
 from mirage_eg.ir.sizes import SizeExpression
 
 Step = tuple[Node, int]  # a transpose or reshape, and the value that it defines
@@ -24,7 +30,7 @@ def viewed_loads(graph: Graph) -> dict[int, list[Step]]:
             readers.setdefault(operand, []).append((item, values[0] if values else -1))
     found = {}
     for item, values in graph.numbered():
-        if item.op != "input" or any(graph.cuts.get(values[0], ())):
+        if item.op != "input":
             continue
         steps: list[Step] = []
         value = values[0]
@@ -40,7 +46,17 @@ def viewed_loads(graph: Graph) -> dict[int, list[Step]]:
 
 def _moves(graph: Graph, value: int, item: Node, result: int) -> bool:
     moves = item.op in WHOLE_VIEWS and graph.phases[value] is graph.phases[result]
-    return moves and not _depends_on_sizes(graph, item, result)
+    return moves and not _depends_on_sizes(graph, item, result) and not _joins_cut_dims(graph, item, result)
+
+
+def _joins_cut_dims(graph: Graph, item: Node, result: int) -> bool:
+    """Whether a reshape splits or joins a dim whose last part is shorter than the others."""
+    if item.op not in RESHAPES:
+        return False
+    both = (graph.cuts.get(value, ()) for value in (item.operands[0], result))
+    before, after = (frozenset(dim for dim, cut in enumerate(cuts) if cut) for cuts in both)
+    groups = reshape_groups(graph.types[item.operands[0]].shape, graph.types[result].shape)
+    return any(len(own) + len(new) > 2 and (before & {*own} or after & {*new}) for own, new in groups)
 
 
 def _joins(graph: Graph, item: Node, result: int) -> bool:
@@ -56,7 +72,58 @@ def _depends_on_sizes(graph: Graph, item: Node, result: int) -> bool:
     return any(isinstance(extent, SizeExpression) for shape in shapes for extent in shape)
 
 
-def places(writer: Writer, steps: Sequence[Step]) -> Mapping[int, str]:
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """A dim of a tile that joins dims of these extents, in another order: the place of the longest is the fastest one."""
+
+    dim: int
+    extents: Shape
+
+    def inside(self, index: str) -> list[str]:
+        """The conditions under which the element at an `index` is no padding."""
+        pairs = zip(self.digits(index), self.extents, strict=True)
+        return [f"({digit} < {extent})" for digit, extent in pairs if extent != power_of_two(extent)]
+
+    def digits(self, index: str) -> list[str]:
+        """The place in each of the dims of the element at an `index`."""
+        longest = self.extents.index(max(self.extents))
+        found, step = [""] * len(self.extents), 1
+        for place in (longest, *(it for it in reversed(range(len(self.extents))) if it != longest)):
+            above = index if step == 1 else f"{index} // {step}"
+            found[place] = f"({above} % {(padded := power_of_two(self.extents[place]))})"
+            step *= padded
+        return found
+
+
+def joined_terms(graph: Graph, viewed: Mapping[int, Sequence[Step]]) -> dict[int, Terms]:
+    """The values loaded at once of which a product alone reads joined dims as terms, as it does of its other operand.
+
+    No tile is larger in the other order.
+    """
+    last, found = {steps[-1][1]: steps[-1][0] for steps in viewed.values()}, dict[int, Terms]()
+    for item, _ in graph.numbered():
+        if item.kind is not Kind.MATMUL or not last.keys() >= {*item.operands} or len({*item.operands}) == 1:
+            continue
+        dims = (len(graph.types[it].shape) - 1 - right for right, it in enumerate(item.operands))
+        left, right = (_joined_into(graph, last[it], it, dim) for it, dim in zip(item.operands, dims, strict=True))
+        if left is None or right is None or left.extents != right.extents:
+            continue
+        fits = prod(map(power_of_two, left.extents)) == power_of_two(prod(left.extents))
+        is_alone = all(len(graph.readers[it]) == 1 and graph.types[it].dtype.has_zero for it in item.operands)
+        if fits and is_alone and max(left.extents) > left.extents[-1]:
+            found |= zip(item.operands, (left, right), strict=True)
+    return found
+
+
+def _joined_into(graph: Graph, item: Node, value: int, dim: int) -> Terms | None:
+    """The dims that a reshape joins into one of its result; None if it does not."""
+    shape = graph.types[item.operands[0]].shape
+    groups = reshape_groups(shape, graph.types[value].shape)
+    own = next((before for before, after in groups if after == (dim,)), ())
+    return Terms(dim, tuple(shape[it] for it in own)) if len(own) > 1 else None
+
+
+def places(writer: Writer, steps: Sequence[Step], terms: Terms | None = None) -> Mapping[int, str]:
     """For each dim of the loaded tile with several elements: the index there of every element of the last value's tile."""
     graph, last = writer.graph, steps[-1][1]
     shape = graph.types[last].shape
@@ -71,6 +138,9 @@ def places(writer: Writer, steps: Sequence[Step]) -> Mapping[int, str]:
         for left, right in reshape_groups(old, new):
             if len(left) == len(right) == 1:
                 before[left[0]] = where[right[0]]
+                continue
+            if terms is not None and value == last and right == (terms.dim,):
+                before |= zip(left, terms.digits(where[terms.dim]), strict=True)
                 continue
             strides = row_major(tuple(new[dim] for dim in right))
             flat = " + ".join(times(where[dim], stride) for dim, stride in zip(right, strides, strict=True))

@@ -274,5 +274,5 @@ def test_rows_in_another_order_for_the_library_are_copied_by_a_kernel(run_progra
     p.mark_output(p.reshape(moved, (16, 768)) @ p.new_input((768, 8), "float16", "w"))
     graph = p.graph()
     source = emit(graph)
-    assert ("_kernel[" in source) is (order in ("patches", "rows"))
+    assert source.partition("def launch")[2].count("_kernel[") == 1 and "permute" not in source
     assert error_of(run_program, graph, source, scale=0.3) < 2 * ROUNDING["float16"]

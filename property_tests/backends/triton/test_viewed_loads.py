@@ -1,5 +1,7 @@
 """Loads behind which dims are split or joined: each element is loaded into its place, without a gather."""
 
+from math import prod
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -72,3 +74,40 @@ def test_a_tile_that_others_read_as_it_is_moves_in_registers(run_program: RunPro
     for got, wanted in zip(run_program(source, arrays), evaluate(graph.graph(), arrays, FloatAlgebra()), strict=True):
         np.testing.assert_array_equal(got, wanted)
     assert source.count("tl.load(") == 1
+
+
+@settings(max_examples=10)
+@given(
+    extents=st.sampled_from([(29, 2), (5, 2), (12, 4), (3, 5), (6, 2, 3), (2, 29)]),
+    positions=st.sampled_from([16, 49, 20]),
+    parts=st.sampled_from([1, 3]),
+    order=st.permutations([0, 1, 2]),
+)
+def test_terms_of_a_product_are_in_an_order_that_memory_has(
+    run_program: RunProgram, extents: tuple[int, ...], positions: int, parts: int, order: list[int]
+) -> None:
+    """The product behind a shuffle of channels, whose positions are cut into parts that may be of unequal extents."""
+    graph, count = new_kernel_graph(), len(extents)
+    dims = [dim for dim in order if dim < count]  # of the channels in memory
+    x = graph.new_input((2, *(extents[dim] for dim in dims), positions), "float32", name="x")
+    w = graph.new_input((18, *extents), "float32", name="w")
+    block = new_threadblock_graph((2, parts))
+    back = (0, *(1 + dims.index(dim) for dim in range(count)), 1 + count)
+    terms = block.reshape(block.transpose(block.new_input(x, (0, 1 + count)), back), (1, prod(extents), -(-positions // parts)))
+    weight = block.reshape(block.new_input(w, (REPLICATED, REPLICATED)), (1, 18, prod(extents)))
+    block.new_output(block.matmul(weight, terms), (0, 2))
+    graph.mark_output(graph.customized([x, w], block)[0])
+    source, arrays = emit(graph.graph()), inputs_of(graph.graph())
+    assert "tl.gather" not in source
+    [wanted], [got] = evaluate(graph.graph(), arrays, FloatAlgebra()), run_program(source, arrays)
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_neighbours_of_a_shuffle_are_neighbours_of_its_product() -> None:
+    graph, block = new_kernel_graph(), new_threadblock_graph((13,))
+    x, w = graph.new_input((2, 58, 784), "float16", name="x"), graph.new_input((58, 58, 2), "float16", name="w")
+    terms = block.reshape(block.transpose(block.new_input(x, (2,)), (1, 0, 2)), (116, 64))
+    block.new_output(block.matmul(block.reshape(block.new_input(w, (REPLICATED,)), (58, 116)), terms), (1,))
+    graph.mark_output(graph.customized([x, w], block)[0])
+    source = emit(graph.graph())
+    assert source.count("r128[:, None] % 64) < 58") == source.count("r128[None, :] % 64) < 58") == 1 and "gather" not in source
