@@ -315,7 +315,7 @@ def _write_one_op(file: ProgramFile, item: Node, value: int) -> None:
         file.name_alias(value, views[value].base)
     elif item.op in RESHAPES | JOINS and joined.keys() >= {*item.operands}:
         file.name_alias(value, item.operands[0])
-    elif value in (merged := merged_views(file.graph)).laid:
+    elif value in (merged := merged_views(file.graph)).laid and value not in merged.unread:
         file.name_result(value)
         write_laid_out(file, value, merged.laid[value])
     else:
