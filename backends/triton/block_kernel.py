@@ -47,7 +47,7 @@ from mirage_eg.backends.triton.split_reduction import ExportedMaximum, row_maxim
 from mirage_eg.backends.triton.storage import accumulates, is_widening, late_loads, needs_copy, reads_stored
 from mirage_eg.backends.triton.targets import ALIGNMENT
 from mirage_eg.backends.triton.tiles import Tile, padding, real_dims, zero_dims
-from mirage_eg.backends.triton.viewed_loads import Step, Terms, joined_terms, places, viewed_loads
+from mirage_eg.backends.triton.viewed_loads import JoinedTerms, Step, joined_terms, places, viewed_loads
 from mirage_eg.backends.triton.writer import GRID_NAMES, Writer, aligned, cast, condition, picked, times
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
@@ -209,7 +209,9 @@ def _write_body(writer: Writer, part: Part) -> None:
     viewed, fields = viewed_loads(graph), fields_of_bytes(graph, writer.padded)
     inside = frozenset[int]().union(*(it.inner for it in fields.values()))
     writer.halves, alone = in_halves(graph, fields), places_alone(graph, fields)
-    at_once, terms = {value for steps in viewed.values() for _, value in steps}, joined_terms(graph, viewed)
+    at_once = {value for steps in viewed.values() for _, value in steps}
+    chosen = {value for value, pointer in zip(graph.input_values, part.inputs, strict=True) if pointer.rows is not None}
+    terms = joined_terms(graph, {value: steps for value, steps in viewed.items() if value not in chosen})
     for item, values in graph.numbered():
         if item.op == "output":
             position, pointer = next(stores)
@@ -255,7 +257,7 @@ def _write_load(
     ready: bool,
     moved: Sequence[Step],
     consumers: Sequence[Node],
-    terms: Terms | None = None,
+    terms: JoinedTerms | None = None,
 ) -> None:
     """Load a tile; in the form that it has after the steps `moved`, if there are some. The consumers are those of that form.
 
@@ -263,8 +265,7 @@ def _write_load(
     """
     graph = writer.graph
     dtype, stored = graph.types[value].dtype, pointer.dtype
-    before_loop = graph.phases[value] is Phase.PROLOGUE
-    movable = before_loop and pointer.rows is None  # chosen rows wait for their indices
+    movable = graph.phases[value] is Phase.PROLOGUE and pointer.rows is None  # chosen rows wait for their indices
     early = movable and ready and writer.schedule.dependent_launch
     late = not early and not moved and pointer.rows is None and value in late_loads(graph)
     hoisted = not (early or late) and movable and writer.schedule.hoist_loads
@@ -287,8 +288,7 @@ def _write_load(
         row = _write_rows(writer, pointer.rows, steps, loaded, tile, where_moved, graph.phases[value])
         pointer = replace(pointer, name=f"{pointer.name} + {row}")
     where = address(writer, pointer, steps, loaded, places=where_moved)
-    inside = _inside(writer, tile, terms)
-    mask = f", mask={inside}, other=0.0" if inside else ""
+    mask = f", mask={inside}, other=0.0" if (inside := _inside(writer, tile, terms)) else ""
     load = f"tl.load({where}{mask}{', volatile=True' if hoisted else ''})"
     if early:
         writer.early_loads.append(f"{name} = {load}")
@@ -311,7 +311,7 @@ def _write_load(
         )
 
 
-def _inside(writer: Writer, tile: Tile, terms: Terms | None) -> str:
+def _inside(writer: Writer, tile: Tile, terms: JoinedTerms | None) -> str:
     """The mask of the elements of a loaded tile that are no padding; "" if all are."""
     if terms is None:
         return condition(writer, tile, sorted(tile.ragged))

@@ -73,7 +73,7 @@ def _depends_on_sizes(graph: Graph, item: Node, result: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class JoinedTerms:
     """A dim of a tile that joins dims of these extents, in another order: the place of the longest is the fastest one."""
 
     dim: int
@@ -95,12 +95,12 @@ class Terms:
         return found
 
 
-def joined_terms(graph: Graph, viewed: Mapping[int, Sequence[Step]]) -> dict[int, Terms]:
+def joined_terms(graph: Graph, viewed: Mapping[int, Sequence[Step]]) -> dict[int, JoinedTerms]:
     """The values loaded at once of which a product alone reads joined dims as terms, as it does of its other operand.
 
     No tile is larger in the other order.
     """
-    last, found = {steps[-1][1]: steps[-1][0] for steps in viewed.values()}, dict[int, Terms]()
+    last, found = {steps[-1][1]: steps[-1][0] for steps in viewed.values()}, dict[int, JoinedTerms]()
     for item, _ in graph.numbered():
         if item.kind is not Kind.MATMUL or not last.keys() >= {*item.operands} or len({*item.operands}) == 1:
             continue
@@ -115,15 +115,15 @@ def joined_terms(graph: Graph, viewed: Mapping[int, Sequence[Step]]) -> dict[int
     return found
 
 
-def _joined_into(graph: Graph, item: Node, value: int, dim: int) -> Terms | None:
+def _joined_into(graph: Graph, item: Node, value: int, dim: int) -> JoinedTerms | None:
     """The dims that a reshape joins into one of its result; None if it does not."""
     shape = graph.types[item.operands[0]].shape
     groups = reshape_groups(shape, graph.types[value].shape)
     own = next((before for before, after in groups if after == (dim,)), ())
-    return Terms(dim, tuple(shape[it] for it in own)) if len(own) > 1 else None
+    return JoinedTerms(dim, tuple(shape[it] for it in own)) if len(own) > 1 else None
 
 
-def places(writer: Writer, steps: Sequence[Step], terms: Terms | None = None) -> Mapping[int, str]:
+def places(writer: Writer, steps: Sequence[Step], terms: JoinedTerms | None = None) -> Mapping[int, str]:
     """For each dim of the loaded tile with several elements: the index there of every element of the last value's tile."""
     graph, last = writer.graph, steps[-1][1]
     shape = graph.types[last].shape
