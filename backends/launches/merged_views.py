@@ -48,13 +48,13 @@ def merged_views(graph: Graph) -> MergedViews:
     fixed = {*graph.input_values, *products_of_matrices(graph)}.union(*made_of) - elsewhere
     known = {value: View(value, placement.strides[value]) for value in fixed if not graph.depends_on_sizes}
     views, merged, laid = set[int](), dict[int, View](), dict[int, LaidOut]()
-    elsewhere_or_once = {*placement.views, *placement.joined, *placement.gaps, *prepared_values(graph)}
+    apart = {*placement.views, *placement.joined, *placement.gaps, *prepared_values(graph)}
     for launch in launches.launches:
         item, values = graph.numbered()[launch.nodes[0]]
         if launch.kind not in (LaunchKind.LIBRARY, LaunchKind.VIEW) or item.op not in VIEWS:
             continue
         [value], source = values, item.operands[0]
-        if value not in elsewhere_or_once and item.op in RESHAPES and source in known:
+        if value not in apart and item.op in RESHAPES and source in known:
             shape, wanted = graph.types[source].shape, graph.types[value].shape
             split = reshaped_strides(wanted, placement.strides[value], shape)
             if split is not None and reshaped_strides(shape, known[source].strides, wanted) is None:

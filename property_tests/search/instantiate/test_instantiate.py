@@ -161,6 +161,23 @@ def test_bounds_know_short_rows_and_products_that_wait_for_functions(waits: bool
                 assert choice.us >= 0.7 * predict_us(built, H100)
 
 
+def test_bounds_and_prices_of_strided_inputs_are_those_of_the_block_graph() -> None:
+    """Pairs of rows of images channels last: a tile of few channels moves sectors of all."""
+    graph = new_kernel_graph()
+    graph.mark_output(graph.mean(graph.new_input((8, 64, 14, 2, 28), "float16", "X", (50176, 1, 3584, 1792, 64)), 3))
+    program = expand(graph.graph())
+    axes, ratios = infer_axes(program), []
+    for plan in search(program, axes, load_rules("indexed"), SearchLimits(11, max_states=5_000)).structures:
+        instantiation = Instantiation(plan, program, axes)
+        for choice in instantiation.choices(H100)[::9][:24]:
+            known = instantiation.us_of_tiles(choice)
+            if (built := instantiation.take(choice)) is not None:
+                us = predict_us(built, H100)
+                assert choice.us <= us + 1e-9 and (known is None or known == pytest.approx(us))
+                ratios.append(us)
+    assert max(ratios) > 2 * min(ratios)
+
+
 def test_a_constant_causal_mask_halves_the_iterations_that_are_counted() -> None:
     assert causal_share(16, 32) == causal_share(32, 16) == causal_share(16, 16) == 17 / 32 and causal_share(1, 8) == 1
     program, axes, result = found("causal_attention_prefill")
