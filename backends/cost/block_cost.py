@@ -27,7 +27,7 @@ from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import TensorType
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.shapes import Shape, reshape_groups
+from mirage_eg.ir.shapes import Shape, regrouped_dims
 from mirage_eg.ir.shapes import matmul as matmul_shape
 
 
@@ -146,7 +146,7 @@ HALVING = 5 * WARP  # operations while a warp adds one half of a row to the othe
 SPLIT_BYTES = 6  # of an operand of a product in float32, in three parts of bfloat16
 BUFFERS = 3  # of the tiles of an iteration, which are loaded while products of others run
 SHARED_MEMORY = 227 << 10  # bytes of a block
-GATHERED_ELEMENT = 150  # operations in the time of one: 13,312 tiles of 58 × 2 × 64 took 486 µs longer on an H200
+GATHERED_ELEMENT = 150  # operations in the time of one: 13,312 tiles of 58 × 2 × 64 took 500 µs longer on an H200 (Triton 3.6)
 NO_SHARES = 1.3  # of a tile of 16 x 16 each warp computes all operands: int4 weights times 16 rows on an H200
 TWO_BUFFERS = 1.28  # how much longer products take where shared memory holds two, in bfloat16 on an H200
 LARGE_TILES = 1.3  # the cache's rate for them over that for others
@@ -324,13 +324,9 @@ def _moved_elements(item: TileOp, shapes: Sequence[Shape]) -> int:
     """The elements that move one by one: of a reshape that merges or splits dims within which a tile is padded."""
     if not item.is_reshape:
         return 0
-    before, after = shapes[item.operands[0]], shapes[item.value]
-    moves = any(
-        len(own) + len(new) > 2
-        and any(extent & (extent - 1) for extent in (*[before[i] for i in own], *[after[i] for i in new]))
-        for own, new in reshape_groups(before, after)
-    )
-    return padded_elements(after) if moves else 0
+    ends = shapes[item.operands[0]], shapes[item.value]
+    extents = (shape[dim] for shape, dims in zip(ends, regrouped_dims(*ends), strict=True) for dim in dims)
+    return padded_elements(shapes[item.value]) if any(extent != power_of_two(extent) for extent in extents) else 0
 
 
 def _between_threads(item: TileOp, shapes: Sequence[Shape], threads: int) -> float:

@@ -27,10 +27,9 @@ def wasted_share(tile: Shape, tensor: Shape, size: int, is_stored: bool, strides
     A row is what follows in memory without a gap: of a row-major tensor the last dim, and dims before it where the tile has the
     last ones whole.
     """
-    first = len(tile) > 1  # the first dim of several may be that of partial results, of any number
-    pairs = [*zip(reversed(tile[first:]), reversed(tensor), strict=False)]
-    row, pitch = size, size
-    for extent, whole in pairs if strides is None else _along(strides, tile, tensor):
+    row, pitch, first = size, size, len(tile) > 1  # the first dim of several may be that of partial results, of any number
+    rows = zip(reversed(tile[first:]), reversed(tensor), strict=False)
+    for extent, whole in rows if strides is None else _along(strides, tile, tensor):
         row, pitch = row * extent, pitch * whole
         if extent != whole:
             break

@@ -232,7 +232,7 @@ def _is_product_of_rows(graph: Graph, item: Node) -> bool:
     return prod(weight.shape[2:]) == 1 and prod(image.shape[2:]) * image.dtype.itemsize % ALIGNED == 0
 
 
-def _keeps_order(graph: Graph, item: Node, value: int) -> bool:
+def _moves_channels_or_planes(graph: Graph, item: Node, value: int) -> bool:
     """Whether a view of images moves, cuts or splits channels alone, as a shuffle of them does, or planes alone, as a pooling
     without overlaps does, which reduces them then."""
     before, after = graph.types[item.operands[0]].shape, graph.types[value].shape
@@ -260,7 +260,7 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
-        if of_ends and (item.op in VIEWS or item.kind is Kind.REDUCTION) and _keeps_order(graph, item, values[0]):
+        if of_ends and (item.op in VIEWS or item.kind is Kind.REDUCTION) and _moves_channels_or_planes(graph, item, values[0]):
             links.setdefault(item.operands[0], set()).update(values)
             links.setdefault(values[0], set()).update(item.operands)
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= MANY_IMAGES:

@@ -35,7 +35,7 @@ class LaunchKind(Enum):
     ATTENTION = "a library kernel of an attention"
     CONVOLUTION = "a library kernel of a convolution and the ops behind it up to a relu"
     PRODUCT = "a library kernel of a product, the bias behind it, and an activation of their sum"
-    CONCATENATION = "a generated kernel of several concatenations, and of rows that are written in place"
+    CONCATENATION = "a generated kernel of concatenations, and of rows that are written in place"
     POOLING = "a generated kernel of a pooling"
     IMPLICIT_PRODUCT = "a generated kernel of a convolution, and of elementwise ops behind it"
     SCAN = "a generated kernel of a cumulative sum, and of the moves around it"

@@ -2,7 +2,8 @@
 
 A call of a view takes the host longer than a further kernel: queries, keys and values of one product are ten of them. What is
 reshaped behind a transpose is laid out by one generated copy of the memory that the views show, in the order in which it is
-read: for 93 MB of images whose channels are shuffled torch's copy took 304 µs on an H200, this one 53.
+read: 93 MB of images channels last whose channels are shuffled took 53 µs on an H200 so, and 304 by torch in row-major order
+(torch 2.11, Triton 3.6).
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,6 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.op.moves import RESHAPES, VIEWS
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
-from mirage_eg.ir.weights import prepared_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class MergedViews:
 def merged_views(graph: Graph) -> MergedViews:
     """Only memory with known strides counts: inputs, what generated kernels write, and products of matrices."""
     launches, placement = launches_of(graph), placement_of(graph)
-    elsewhere = {*placement.views, *placement.joined, *placement.images, *placement.gaps}
+    apart = {*placement.views, *placement.joined, *placement.gaps}
+    elsewhere = {*apart, *placement.images}
     elsewhere.update(value for value, it in unaligned_products(graph).items() if it.is_padded)
     made_of = [it.results for kind in (LaunchKind.BLOCK, LaunchKind.PRODUCT) for it in launches.of_kind(kind)]
     fixed = {*graph.input_values, *products_of_matrices(graph)}.union(*made_of) - elsewhere
     known = {value: View(value, placement.strides[value]) for value in fixed if not graph.depends_on_sizes}
     views, merged, laid = set[int](), dict[int, View](), dict[int, LaidOut]()
-    apart = {*placement.views, *placement.joined, *placement.gaps, *prepared_values(graph)}
     for launch in launches.launches:
         item, values = graph.numbered()[launch.nodes[0]]
         if launch.kind not in (LaunchKind.LIBRARY, LaunchKind.VIEW) or item.op not in VIEWS:

@@ -34,8 +34,8 @@ def write_joint_concat(file: ProgramFile, launch: Launch) -> None:
             file.write(value)
     written = [value for value in results if value not in in_place]
     file.buffers += [value for value in written if value not in file.buffers]
-    items = [file.graph.nodes[position] for position in launch.nodes]
-    named = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :] if not _is_joined(file, operand)]
+    items, joined = [file.graph.nodes[position] for position in launch.nodes], file.placement.joined  # by their kernels
+    named = [operand for item in items for operand in item.operands[item.op in ROW_WRITES :] if operand not in joined]
     read = {each for value in named for each in read_by_copies(file.graph).get(value, (value,))}
     sources = [*dict.fromkeys(each for value in launch.operands if value in read for each in (value, *file.indices(value)))]
     pointers = {value: f"y{number}_ptr" for number, value in enumerate(results)}
@@ -113,14 +113,9 @@ def _copies(file: ProgramFile, launch: Launch, pointers: Mapping[int, str]) -> I
             target, written = _rows_of(file, item, result, pointers), item.operands[2]
             item = file.graph.node_of[written] if written in copied_parts(file.graph) else item
         for operand in (written,) if item.op in ROW_WRITES else item.operands:
-            if not _is_joined(file, operand):
+            if operand not in file.placement.joined:
                 yield _copy(file, operand, target._replace(offset=start), pointers)
             start += file.types[operand].shape[item["dim"]] * target.strides[item["dim"]]
-
-
-def _is_joined(file: ProgramFile, value: int) -> bool:
-    """Whether a kernel has written a value at its place."""
-    return value in file.placement.joined
 
 
 def _copy(file: ProgramFile, operand: int, target: StridedMemory, pointers: Mapping[int, str]) -> Copy:

@@ -9,7 +9,7 @@ from mirage_eg.backends.triton.writer import Writer, aligned, cast, masked, pick
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import BROADCASTS, JOINS, RESHAPES, TRANSPOSES
 from mirage_eg.ir.ops import OPS
-from mirage_eg.ir.shapes import Shape, reshape_groups, row_major
+from mirage_eg.ir.shapes import Shape, regrouped_dims, reshape_groups, row_major
 
 
 def write_rearrangement(writer: Writer, item: Node, value: int) -> None:
@@ -113,11 +113,9 @@ def _concat(writer: Writer, dim: int, operands: Sequence[Tile], result: Tile) ->
 
 
 def _reshape(writer: Writer, tile: Tile, result: Tile, value: int) -> tuple[str, frozenset[int]]:
-    groups = list(reshape_groups(tile.shape, result.shape))
-    ragged = any(
-        len(before) + len(after) > 2 and (tile.ragged & set(before) or result.ragged & set(after)) for before, after in groups
-    )
-    if not ragged:
+    joined, made = regrouped_dims(tile.shape, result.shape)
+    if not (tile.ragged & joined or result.ragged & made):
+        groups = reshape_groups(tile.shape, result.shape)
         zero = {after[0] for before, after in groups if len(before) == len(after) == 1 and before[0] in tile.zero}
         text = tile.name if tile.physical == result.physical else f"tl.reshape({tile.name}, {result.physical})"
         return text, frozenset(zero)

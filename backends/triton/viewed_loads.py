@@ -16,7 +16,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.moves import RESHAPES, TRANSPOSES, WHOLE_VIEWS
 from mirage_eg.ir.ops import Kind
-from mirage_eg.ir.shapes import Shape, reshape_groups, row_major
+from mirage_eg.ir.shapes import Shape, regrouped_dims, reshape_groups, row_major
 from mirage_eg.ir.sizes import SizeExpression
 
 Step = tuple[Node, int]  # a transpose or reshape, and the value that it defines
@@ -53,18 +53,18 @@ def _joins_cut_dims(graph: Graph, item: Node, result: int) -> bool:
     """Whether a reshape splits or joins a dim whose last part is shorter than the others."""
     if item.op not in RESHAPES:
         return False
-    both = (graph.cuts.get(value, ()) for value in (item.operands[0], result))
-    before, after = (frozenset(dim for dim, cut in enumerate(cuts) if cut) for cuts in both)
-    groups = reshape_groups(graph.types[item.operands[0]].shape, graph.types[result].shape)
-    return any(len(own) + len(new) > 2 and (before & {*own} or after & {*new}) for own, new in groups)
+    ends = item.operands[0], result
+    regrouped = regrouped_dims(*(graph.types[value].shape for value in ends))
+    cuts = (graph.cuts.get(value, ()) for value in ends)
+    return any(cut for dims, its in zip(regrouped, cuts, strict=True) for dim, cut in enumerate(its) if dim in dims)
 
 
 def _joins(graph: Graph, item: Node, result: int) -> bool:
     """Whether a reshape splits or joins dims."""
     if item.op not in RESHAPES:
         return False
-    groups = reshape_groups(graph.types[item.operands[0]].shape, graph.types[result].shape)
-    return any(len(before) + len(after) > 2 for before, after in groups)
+    joined, _ = regrouped_dims(graph.types[item.operands[0]].shape, graph.types[result].shape)
+    return bool(joined)
 
 
 def _depends_on_sizes(graph: Graph, item: Node, result: int) -> bool:

@@ -9,6 +9,7 @@ from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.node import NEW_DIM, Phase
 from mirage_eg.ir.op.elementwise import DIVISIONS, EXPONENTIALS
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.plurals import counted
 
 _COUNTS = {1: "one", 2: "two", 3: "three", 4: "four"}
 
@@ -29,7 +30,7 @@ def kernel_summary(graph: Graph) -> str:
                 library["attention"] += 1
             case LaunchKind.CONVOLUTION | LaunchKind.PRODUCT | LaunchKind.LIBRARY:
                 library[" + ".join(ops)] += 1
-    parts += [f"{len(it.nodes)} concats in one launch" for it in launches.of_kind(LaunchKind.CONCATENATION)]
+    parts += [f"{counted(len(it.nodes), 'concat')} in one launch" for it in launches.of_kind(LaunchKind.CONCATENATION)]
     if library:
         names = ", ".join(f"{count} {name}" if count > 1 else name for name, count in library.items())
         parts.append(f"library {names}")

@@ -38,7 +38,8 @@ class GateFindings:
     """What the gate found of a segment's kernels: errors for a `max_error` of the settings, and times where it measured them.
 
     `source` is the hash of the program that it ran, `rounds` the ops that torch's settings let round to TF32, `mode` that of
-    Inductor when it was timed. `lost`: the error with which kernels ended the GPU context of another process.
+    Inductor when it was timed, with the layout of images. `lost`: the error with which kernels ended the GPU context of another
+    process.
     """
 
     source: str

@@ -182,7 +182,7 @@ class _Dataflow:
         yield self._segment(self.all & ~begin, last)
 
     def with_functions(self, cut: Cut) -> Cut:
-        """The cut, moved behind the elementwise functions of its value alone if they end in one that products alone read."""
+        """The cut, behind elementwise functions that its value alone feeds where products alone read the last of them."""
         value, before = cut
         types, after, found = self.program.types, self.all & ~before, 0
         for position in _bits(after):

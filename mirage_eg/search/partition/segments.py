@@ -34,7 +34,7 @@ from mirage_eg.ir.graph_copy import GraphCopy
 from mirage_eg.ir.integer_ranges import wrapped_values
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.elementwise import AFFINE, OF_BITS, to_a_type
-from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES, TRANSPOSES
+from mirage_eg.ir.op.moves import CUTS_AND_JOINS, JOINS, PLAIN_VIEWS, RESHAPES, VIEWS_ONCE
 from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.remembered import once_per_graph
 from mirage_eg.ir.shapes import Shape
@@ -58,9 +58,8 @@ def segment_program(program: Graph, segment: Segment) -> Graph:
     copy = GraphCopy(program)
     for number, value in enumerate(segment.inputs):
         maker = program.node_of[value]
-        given = {"weight": maker.get("weight") if maker.op == "input" else None}
-        given["strides"] = strides.get(value)
-        copy.read(value, name=f"x{number}", **given)
+        weight = maker.get("weight") if maker.op == "input" else None
+        copy.read(value, name=f"x{number}", weight=weight, strides=strides.get(value))
     for position in sorted(segment.nodes):
         copy.copy(*program.numbered()[position])
     for number, value in enumerate(segment.outputs):
@@ -77,14 +76,11 @@ def _strides(program: Graph) -> Mapping[int, Shape]:
     for item, values in program.numbered():
         if item.op == "input" and item.get("strides") is not None:
             known[values[0]] = item["strides"]
-        elif item.op in _SHOWN and item.operands[0] in known and values[0] not in known and item.get("step", 1) == 1:
+        elif item.op in VIEWS_ONCE and len(values) == 1 and item.operands[0] in known and values[0] not in known:
             source = item.operands[0]
             if (shown := shown_at(item, program.types[source].shape, known[source])) is not None:
                 known[values[0]] = shown[0]
     return known
-
-
-_SHOWN = RESHAPES | TRANSPOSES | {"slice"}  # views whose strides a kernel reads along
 
 
 def is_barrier(item: Node) -> bool:
