@@ -78,7 +78,26 @@ def loaded(source: str | Path) -> Iterator[ModuleType]:
 
 def cache_folder() -> Path:
     home = os.environ.get("TRITON_HOME") or Path.home()
-    return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+    with _without_inductors_settings():
+        return Path(os.environ.get("TRITON_CACHE_DIR") or Path(home, ".triton", "cache"))
+
+
+@contextmanager
+def _without_inductors_settings() -> Iterator[None]:
+    """Triton's environment without what Inductor adds in its process when it writes its first kernel: a cache, torch's ptxas.
+
+    With these a process that uses Inductor would compile again what its workers, which began before, have compiled.
+    """
+    cache, ptxas = (Path(os.environ.get(name, "")) for name in ("TRITON_CACHE_DIR", "TRITON_PTXAS_PATH"))
+    own = {
+        "TRITON_CACHE_DIR": cache.parent == Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "none"), "triton"),
+        "TRITON_PTXAS_PATH": ptxas.parts[-3:] == ("torch", "bin", "ptxas"),
+    }
+    added = {name: os.environ.pop(name) for name, is_inductors in own.items() if is_inductors}
+    try:
+        yield
+    finally:
+        os.environ.update(added)
 
 
 def compile_source(source: str | Path, target: str) -> list[KernelCompile]:
@@ -192,7 +211,7 @@ def _compile(
         return KernelCompile(name, target, False, None, None, None, why, time.perf_counter() - started), None
     try:
         gpu = GPUTarget(device.backend, device.arch, device.warp_size)
-        with bounded_ptxas(bound):
+        with bounded_ptxas(bound), _without_inductors_settings():
             compiled = triton.compile(text.source, target=gpu, options=text.options)
     # The stages of Triton's compiler raise its own errors, MLIR's (RuntimeError), and errors of checks in Python.
     except (TritonError, RuntimeError, ValueError, TypeError, AssertionError, LookupError) as error:

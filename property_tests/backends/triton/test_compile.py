@@ -1,7 +1,9 @@
 """Emitted programs compile for every target without a GPU; what does not fit is said; on a GPU they run and are timed."""
 
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -88,6 +90,29 @@ def test_a_kernel_of_several_programs_is_compiled_once(tmp_path: Path, monkeypat
         compile_source(text, "sm_90")
         compiled.append(sorted(path.name for path in tmp_path.rglob("*.cubin")))
     assert compiled[0] == compiled[1] and compiled[0]
+
+
+def test_what_inductor_adds_to_the_environment_compiles_no_kernel_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    monkeypatch.setenv("TRITON_HOME", str(tmp_path))
+    source = emit(block_program((4, 4), lambda b, x: b.exp(x)))
+    [before] = compile_source(source, "sm_90")
+    cubins = sorted(tmp_path.rglob("*.cubin"))
+    added = {
+        "TORCHINDUCTOR_CACHE_DIR": "inductor",
+        "TRITON_CACHE_DIR": "inductor/triton/0",
+        "TRITON_PTXAS_PATH": "torch/bin/ptxas",
+    }
+    for name, path in added.items():
+        monkeypatch.setenv(name, str(tmp_path / path))  # there is none
+    nvidia = pytest.importorskip("triton.backends.nvidia.compiler")
+    nvidia.get_ptxas_version.cache_clear()
+    [after] = compile_source(source, "sm_90")
+    assert after == replace(before, seconds=after.seconds) and after.ok
+    assert sorted(tmp_path.rglob("*.cubin")) == cubins and cubins
+    assert all(os.environ[name] == str(tmp_path / path) for name, path in added.items())
 
 
 def test_an_unknown_target_is_refused_with_the_known_ones() -> None:
