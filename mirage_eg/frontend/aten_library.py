@@ -7,13 +7,18 @@ import numpy as np
 
 from mirage_eg.frontend.aten_call import FLOATING, Call, Handler, Lazy, cast, named, reshaped
 from mirage_eg.frontend.aten_experts import running_count
-from mirage_eg.frontend.aten_rearrangements import cut
+from mirage_eg.frontend.aten_rearrangements import cut, in_runs
 from mirage_eg.ir.builder import Builder, KernelGraph, Tensor
 
 
 def _embedding(call: Call) -> Tensor:
     call.ignore("padding_idx")  # of the backward pass
-    return call.graph.gather(call.any_tensor("weight"), call.integers("indices"))
+    weight, places = call.any_tensor("weight"), call.known_array("indices")
+    if places is not None and places.size and 0 <= places.min() and places.max() < weight.shape[0]:
+        rows = in_runs(call, weight, places, 0, most=1)  # of one type of all tokens, or of their positions
+        if rows is not None:
+            return rows
+    return call.graph.gather(weight, call.integers("indices"))
 
 
 def _fitting(x: Tensor, index: Tensor, dim: int) -> Tensor:

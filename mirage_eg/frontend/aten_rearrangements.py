@@ -271,17 +271,21 @@ def _taken(call: Call, x: Tensor, name: str, index: str, dim: int) -> Tensor:
         return _gathered(call, x, index, dim)
     if array.dtype.kind != "i":
         raise UnsupportedError(f"{name} has element type {array.dtype}, wanted integers")
-    if (slices := _in_runs(call, x, array, dim)) is not None:
+    if (slices := in_runs(call, x, array, dim)) is not None:
         return slices
     return _gathered(call, x, index, dim)
 
 
-def _in_runs(call: Call, x: Tensor, array: Any, dim: int) -> Tensor | None:
-    """x at constant places along a dim as slices; None where these are many."""
+def in_runs(call: Call, x: Tensor, array: Any, dim: int, most: int = _RUNS) -> Tensor | None:
+    """x at constant places along a dim as slices, or as one slice that is spread; None where slices are more than `most`."""
     extent = x.shape[dim]
     places = array.reshape(-1) % extent
-    runs = np.split(places, np.flatnonzero(np.diff(places) != 1)[:_RUNS] + 1)
-    if len(runs) > _RUNS:
+    if array.size > 1 and (places == places[0]).all():
+        one = cut(x, dim, int(places[0]), int(places[0]) + 1)
+        thin = reshaped(one, (*x.shape[:dim], *(1 for _ in array.shape), *x.shape[dim + 1 :]))
+        return expanded(thin, (*x.shape[:dim], *array.shape, *x.shape[dim + 1 :]))
+    runs = np.split(places, np.flatnonzero(np.diff(places) != 1)[:most] + 1)
+    if len(runs) > most:
         return None
     parts = [cut(x, dim, int(run[0]), int(run[-1]) + 1) for run in runs]
     whole = parts[0] if len(parts) == 1 else call.graph.concat(parts, dim)
@@ -319,7 +323,7 @@ def at_places(call: Call, x: Tensor, arrays: Sequence[Any], dim: int) -> Tensor:
     wrapped = [array % extent for array, extent in zip(arrays, extents, strict=True)]
     places = np.ravel_multi_index(np.broadcast_arrays(*wrapped), extents)
     flat = reshaped(x, (*x.shape[:dim], prod(extents), *x.shape[dim + len(arrays) :]))
-    if (slices := _in_runs(call, flat, places, dim)) is not None:
+    if (slices := in_runs(call, flat, places, dim)) is not None:
         return slices
     return reshaped(call.graph.gather(flat, lifted_places(call, places), dim), call.result.shape)
 

@@ -25,6 +25,10 @@ def _put(x: Any, i: Any, value: Any) -> Any:
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "embedding": (lambda i, w: f.embedding(i, w).sum(-1), (ROWS, X), "gather"),
+    "embedding of one row": (lambda x: f.embedding(torch.full((2, 3), 4), x) * x[1], (X,), "mul"),
+    "embedding of neighbours": (lambda x: f.embedding(torch.arange(1, 4), x).exp(), (X,), "exp"),
+    "one row from the end": (lambda x: x[torch.full((4,), -2)] * x[:4], (X,), "mul"),
+    "one column": (lambda x: x.index_select(1, torch.full((5,), 3)) * x, (X,), "mul"),
     "rows": (lambda x, i: x[i] * 2, (X, ROWS), "gather"),
     "rows from the end": (lambda x, i: x[i] * 2, (X, ROWS - 6), "gather"),
     "columns": (lambda x, i: x[:, i] * 2, (X, ROWS.clamp(0, 4)), "gather"),
@@ -159,6 +163,14 @@ def test_a_library_op_of_torch_is_imported_with_its_numbers_and_types(name: str)
     for result, one in pairs:
         assert result.dtype is one.dtype and result.shape == one.shape
         torch.testing.assert_close(result, one, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("places", "op"), [([4, 4], "broadcast"), ([1, 2, 3], "slice"), ([0, 1, 4], "gather"), ([6, 6], "gather")]
+)
+def test_an_embedding_of_constants_is_a_slice_where_one_suffices(places: list[int], op: str) -> None:
+    it = imported(lambda x: f.embedding(torch.tensor(places) + 0, x).exp(), X)
+    assert [item.op for program in it.programs for item in program.nodes if item.op != "input"][-3] == op
 
 
 @pytest.mark.parametrize(
