@@ -13,7 +13,7 @@ from operator import getitem
 from typing import Any
 
 from mirage_eg.frontend.fx_translate import Translation
-from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, is_random, operands_of, read_of
+from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes, is_mutable, is_random, nbytes_of, operands_of, read_of
 from mirage_eg.ir.builder import Tensor
 from mirage_eg.ir.errors import ProgramError, UnsupportedError
 from mirage_eg.ir.op.moves import VIEWS_IN_ORDER, VIEWS_OF_ALL
@@ -169,13 +169,21 @@ def _keep_results_together(graph: Any, found: Analysis) -> None:
 
 
 def _collect_constants(graph: Any, found: Analysis) -> None:
-    """Values of parameters alone: constants where the IR lacks the op or has a library op, or where no segment uses them."""
+    """Values of parameters alone: constants where the IR lacks the op or has a library op that spreads nothing, or where no
+    segment uses them."""
     for node in reversed(graph.nodes):
         if node in found.of_parameters:
             unused = not any(found.place.get(user) is Place.SEGMENT for user in users_of(node, found))
-            is_library = node in found.library and has_fixed_sizes(node)
+            is_library = node in found.library and has_fixed_sizes(node) and not _is_spread(node, found)
             if found.place[node] is Place.OUTSIDE or is_library or unused:
                 found.place[node] = Place.CONSTANT
+
+
+def _is_spread(node: Fx, found: Analysis) -> bool:
+    """Whether a value of parameters alone is larger than all that it is computed from, and one op of arguments reads it."""
+    users, value = [*users_of(node, found)], node.meta["val"]
+    alone = len(users) == 1 and found.place.get(users[0]) is Place.SEGMENT and users[0] not in found.of_parameters
+    return alone and hasattr(value, "numel") and 2 * value.numel() * value.element_size() > nbytes_of(node)
 
 
 def users_of(node: Fx, found: Analysis) -> Iterator[Fx]:

@@ -173,6 +173,26 @@ def test_an_embedding_of_constants_is_a_slice_where_one_suffices(places: list[in
     assert [item.op for program in it.programs for item in program.nodes if item.op != "input"][-3] == op
 
 
+@pytest.mark.parametrize(("width", "reads"), [(8, 1), (1, 1), (8, 2)])
+def test_rows_of_a_table_of_parameters_are_constants_unless_they_are_larger(width: int, reads: int) -> None:
+    class Typed(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.randn(2, width))
+            self.register_buffer("types", torch.arange(24).remainder(2))
+
+        def forward(self, x: Any) -> Any:
+            rows = f.embedding(self.types, self.table)
+            return sum([torch.exp(x + number) * rows for number in range(reads)])
+
+    from mirage_eg.frontend.torch_export import import_program
+
+    model, x = Typed(), torch.randn(24, width)
+    it = import_program(torch.export.export(model, (x,), strict=False))
+    assert ("gather" in {item.op for program in it.programs for item in program.nodes}) == (width > 1 and reads == 1)
+    torch.testing.assert_close(it.run(x), model(x))
+
+
 @pytest.mark.parametrize(
     ("function", "arguments", "reason"),
     [
