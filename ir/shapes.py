@@ -103,7 +103,7 @@ def reshape_groups(before: Shape, after: Shape) -> Iterator[tuple[tuple[int, ...
 
 
 def regrouped_dims(before: Shape, after: Shape) -> tuple[frozenset[int], frozenset[int]]:
-    """The dims that a reshape splits or joins, and those that it makes of them."""
+    """The dims that a reshape splits or joins: those of the shape before it, and those of the shape behind it."""
     groups = [pair for pair in reshape_groups(before, after) if len(pair[0]) + len(pair[1]) > 2]
     return frozenset(dim for own, _ in groups for dim in own), frozenset(dim for _, made in groups for dim in made)
 

@@ -84,16 +84,17 @@ def cache_folder() -> Path:
 
 @contextmanager
 def _without_inductors_settings() -> Iterator[None]:
-    """Triton's environment without what Inductor adds in its process when it writes its first kernel: a cache, torch's ptxas.
+    """Triton's environment without what Inductor adds when it compiles a kernel in this process: a cache, and torch's ptxas.
 
-    With these a process that uses Inductor would compile again what its workers, which began before, have compiled.
+    A process asks once for the version of ptxas, which is a part of Triton's keys. Workers that begin after Inductor inherit
+    its ptxas: this process would not find what they compile, and would compile it again.
     """
     cache, ptxas = (Path(os.environ.get(name, "")) for name in ("TRITON_CACHE_DIR", "TRITON_PTXAS_PATH"))
-    own = {
-        "TRITON_CACHE_DIR": cache.parent == Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", "none"), "triton"),
-        "TRITON_PTXAS_PATH": ptxas.parts[-3:] == ("torch", "bin", "ptxas"),
-    }
-    added = {name: os.environ.pop(name) for name, is_inductors in own.items() if is_inductors}
+    added = {}
+    if cache.parent == Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR", ""), "triton"):
+        added["TRITON_CACHE_DIR"] = os.environ.pop("TRITON_CACHE_DIR")
+    if ptxas.parts[-3:] == ("torch", "bin", "ptxas"):
+        added["TRITON_PTXAS_PATH"] = os.environ.pop("TRITON_PTXAS_PATH")
     try:
         yield
     finally:

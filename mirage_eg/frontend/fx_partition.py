@@ -183,7 +183,8 @@ def _is_spread(node: Fx, found: Analysis) -> bool:
     """Whether a value of parameters alone is larger than all that it is computed from, and one op of arguments reads it."""
     users, value = [*users_of(node, found)], node.meta["val"]
     alone = len(users) == 1 and found.place.get(users[0]) is Place.SEGMENT and users[0] not in found.of_parameters
-    return alone and hasattr(value, "numel") and 2 * value.numel() * value.element_size() > nbytes_of(node)
+    is_tensor = hasattr(value, "numel")
+    return alone and is_tensor and 2 * value.numel() * value.element_size() > nbytes_of(node)  # which has both
 
 
 def users_of(node: Fx, found: Analysis) -> Iterator[Fx]:
