@@ -22,7 +22,7 @@ from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most
-_LARGE = 4  # times as many ops as there should be
+_LARGE = 2.5  # times as many ops as there should be: more than a decoder layer has, 68, and fewer than two blocks of an image
 _END = 2  # ops, as the program has them, that are the end of a region
 
 
@@ -32,7 +32,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
     What unpacks the whole numbers of inputs is none of these ops: weights of four bits take seven a product. Regions are as
     large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
     cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. A region of more
-    than four times as many ops is cut again. With `cut_at` regions are cut at these values if that leaves at most so many.
+    than 2.5 times as many ops is cut again. With `cut_at` regions are cut at these values if that leaves at most so many.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
