@@ -26,13 +26,13 @@ _LARGE = 2.5  # times as many ops as there should be: more than a decoder layer 
 _END = 2  # ops, as the program has them, that are the end of a region
 
 
-def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> tuple[Segment, ...]:
+def regions(program: Graph, most: int, cut_at: Container[int] | None = None, large: float = _LARGE) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
     What unpacks the whole numbers of inputs is none of these ops: weights of four bits take seven a product. Regions are as
     large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
     cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. A region of more
-    than 2.5 times as many ops is cut again. With `cut_at` regions are cut at these values if that leaves at most so many.
+    than `large` times as many ops is cut again. With `cut_at` regions are cut at these values if that leaves at most so many.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -50,7 +50,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         if inside + ops[each] > most and last is not None:
             kept.append(last)
             inside, last = behind, None
-        elif inside + ops[each] > _LARGE * most:
+        elif inside + ops[each] > large * most:
             kept.append(cut)
             inside = behind = 0
         inside, behind = inside + ops[each], behind + ops[each]
@@ -60,19 +60,19 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None) -> 
         return tuple(graph.segments(kept))
     kept = graph.before_more_than(min(_END, most // _REST), kept)
     parts = graph.segments(map(graph.with_functions, kept))
-    return tuple(it for part in parts for it in _cut_again(program, part, most)) if kept else tuple(parts)
+    return tuple(it for part in parts for it in _cut_again(program, part, most, large)) if kept else tuple(parts)
 
 
-def _cut_again(program: Graph, part: Segment, most: int) -> Iterator[Segment]:
-    """The region, or the regions of one that is too large: values that it reads are inputs of all of them, as what an encoder
-    gives the layers of a decoder."""
+def _cut_again(program: Graph, part: Segment, most: int, large: float) -> Iterator[Segment]:
+    """The region, or the regions of one that is too large, none of them larger than there should be where it can be cut: values
+    that it reads are inputs of all of them, as what an encoder gives the layers of a decoder."""
     own = segment_program(program, part)
-    if _op_count(expand(own)) <= _LARGE * most:
+    if _op_count(expand(own)) <= large * most:
         yield part
         return
     nodes, inputs = sorted(part.nodes), len(part.inputs)  # `own` has the inputs first, then these nodes
     values = [*part.inputs, *(value for place in nodes for value in program.numbered()[place][1])]
-    for region in regions(own, most):
+    for region in regions(own, most, large=1):
         ends = (tuple(values[it] for it in its) for its in (region.inputs, region.outputs))
         yield Segment(frozenset(nodes[it - inputs] for it in region.nodes), *ends)
 
