@@ -66,13 +66,13 @@ def _with_unit_dim(tile: Tile, dim: int) -> Tile:
 
 
 def _multiply_and_sum(writer: Writer, item: Node, value: int, reduces: bool) -> str:
-    """Σ_k x[…, m, k, 1] · y[…, 1, k, n]."""
+    """Σ_k y[…, 1, k, n] · x[…, m, k, 1]: with x first Triton makes it a tl.dot in TF32, wrong for fewer than 8 terms."""
     left, right = (writer.tiles[i] for i in item.operands)
     dtype = writer.compute_dtype(value)
     result = writer.graph.types[value].shape
     shape = (*result[:-1], left.shape[-1], result[-1])
     texts = []
-    for tile, unit, contracted in ((left, -1, len(left.shape) - 1), (right, -3, len(right.shape) - 2)):
+    for tile, unit, contracted in ((right, -3, len(right.shape) - 2), (left, -1, len(left.shape) - 1)):
         expression = cast(tile.name, tile.dtype, dtype)
         if contracted not in tile.zero:
             expression = masked(writer, expression, tile, [contracted], "0" if tile.dtype.is_integer else "0.0")

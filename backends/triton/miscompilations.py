@@ -9,7 +9,10 @@ that they would have with tcgen05 (sm_100), and on every target for a tile that 
 - A tile of more than 256 rows, with rows longer than the swizzled width (mostly 128 bytes), is written in one order and read
   in another. The outputs are always wrong.
 
-Emitted kernels avoid both (`storage.needs_copy`, `mirage_eg.search.instantiate.limits`); this module checks the result.
+They also make `tl.sum(x[:, :, None] * y[None, :, :], 1)` a product in TF32, of at least 16 rows and columns. It has 11 digits,
+and with fewer than 8 terms it is wrong (4 terms on an H200: an error of 0.27). Emitted kernels ask for no TF32.
+
+Emitted kernels avoid all (`storage.needs_copy`, `matmul`, `mirage_eg.search.instantiate.limits`); this module checks them.
 
 ptxas 12.8, which comes with Triton 3.6, adds an undefined register to the descriptor of a tile of wgmma where two tiles of
 different layouts begin at one address at different times: PTX extends the address once, and adds each layout's high word to
@@ -39,6 +42,9 @@ _LOAD = re.compile(r"ttg\.local_load (%[\w-]+)")
 _STORE = re.compile(r"ttg\.local_store %[\w-]+, (%[\w-]+)")
 _WAIT = re.compile(r"ttng\.warp_group_dot_wait .*pendings = ([1-9]\d*)")
 _TILE = re.compile(r"!ttg\.memdesc<((?:\d+x)+)\w+, (#\w+), #smem(?:, mutable)?(?:, ([\dx]+))?>")
+_IN_TF32 = re.compile(
+    r"(?:tt\.dot|ttng\.warp_group_dot) .*inputPrecision = (?:tf32|0 : i32).*? : (?:tensor|!ttg\.memdesc)<\d+x\d+xf32\b"
+)
 _LOCATION = re.compile(r" loc\(.*")
 _CLUSTERED = re.compile(r"^(#\w+) = .*CGALayout = (\[\[.*?\]\])")
 _COMBINED = re.compile(r"tt\.elementwise_inline_asm .* : tensor<(\d+)xf32, (.*?)> -> tensor<")
@@ -52,7 +58,8 @@ _DESCRIPTOR = re.compile(r"(?:add\.s64|or\.b64)\s+%rd\d+, (%rd\d+), (-?\d+);")
 def find_miscompilation(code: str, ptx: str = "") -> str | None:
     """The miscompilation in the TTGIR of a kernel, or of its PTX; None without one."""
     lines = [_LOCATION.sub("", line) for line in code.splitlines() if not line.startswith("#loc")]
-    return _overwritten(lines) or _misordered("\n".join(lines)) or _other_parts(lines) or _one_address(ptx) or _half_sum(ptx)
+    of_products = _overwritten(lines) or _misordered("\n".join(lines)) or _in_tf32(lines)
+    return of_products or _other_parts(lines) or _one_address(ptx) or _half_sum(ptx)
 
 
 def _one_address(ptx: str) -> str | None:
@@ -149,6 +156,13 @@ def _misordered(code: str) -> str | None:
             rows, row = reversed(extents) if transposed else extents
             if rows > ROWS and row * bits > 8 * width:
                 return f"Triton reads a tile of {rows} rows of {row * bits // 8} bytes in another order than it writes it"
+    return None
+
+
+def _in_tf32(lines: list[str]) -> str | None:
+    """A product in TF32, for which no emitted kernel asks."""
+    if any(_IN_TF32.search(line) for line in lines):
+        return "Triton makes a sum of products one in TF32: it has 11 digits, and may be wrong"
     return None
 
 

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from mirage_eg import new_kernel_graph, new_threadblock_graph
 from mirage_eg.backends.triton.compile import compile_module, compile_source, loaded
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.miscompilations import find_miscompilation
 from mirage_eg.backends.triton.schedule import Schedule
+from mirage_eg.ir.node import REPLICATED
 from mirage_eg.search.instantiate.limits import TileLimits, fits
 from property_tests.support.hand_written import Pair, attention, gated_mlp, layer_norm_linear, split_product
 from property_tests.support.parameters import few
@@ -103,6 +105,28 @@ def test_two_tiles_at_one_address_are_found_in_ptx(stages: int, warps: int, swap
     assert record.ok is right
     assert right or "ptxas 12.8" in (record.error or "")
     assert find_miscompilation(kernel.asm["ttgir"]) is None
+
+
+def test_a_sum_of_few_products_is_none_on_tensor_cores() -> None:
+    p, b = new_kernel_graph(), new_threadblock_graph((1,))
+    x, w = p.new_input((16, 4), "float32", "x"), p.new_input((4, 16), "float32", "w")
+    b.new_output(b.matmul(b.new_input(x, (REPLICATED,)), b.new_input(w, (REPLICATED,))), (REPLICATED,))
+    p.mark_output(*p.customized([x, w], b))
+    with loaded(emit(p.graph())) as module:
+        [(record, kernel)] = compile_module(module, "sm_90", resources=False)
+    assert record.ok and "tt.dot" not in kernel.asm["ttgir"]
+
+
+@pytest.mark.parametrize(("dtype", "right"), [("f32", False), ("bf16", True)])
+def test_products_in_tf32_are_found(dtype: str, right: bool) -> None:
+    """As Triton 3.6 makes them of `tl.sum(x[:, :, None] * y[None, :, :], 1)`; those in half precision are right."""
+    operands = " * ".join(f"tensor<{shape}x{dtype}, #ttg.dot_op<{{parent = #mma}}>>" for shape in ("16x4", "4x16"))
+    on_wgmma = f"{{inputPrecision = 0 : i32}} : !ttg.memdesc<64x8x{dtype}, #shared> * !ttg.memdesc<8x16x{dtype}, #shared>"
+    for line in (
+        f"%p = tt.dot %x, %y, %z, inputPrecision = tf32 : {operands}",
+        f"%p = ttng.warp_group_dot %x, %y, %z {on_wgmma}",
+    ):
+        assert (find_miscompilation(f"    {line} -> tensor<16x16xf32, #mma>") is None) is right
 
 
 def test_layouts_at_different_addresses_are_no_miscompilation() -> None:
