@@ -17,22 +17,24 @@ from mirage_eg.ir.graph_copy import nodes_between
 from mirage_eg.ir.op.moves import JOINS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.ir.reached import reached
+from mirage_eg.ir.windows import CONVOLUTIONS
 from mirage_eg.search.partition.plan_records import Segment
 from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most
-_LARGE = 2.5  # times as many ops as there should be: more than a decoder layer has, 68, and fewer than two blocks of an image
+_LARGE = 4, 2.5  # times as many ops as there should be; in a region that joins images, which are in memory where it is cut
 _END = 2  # ops, as the program has them, that are the end of a region
 
 
-def regions(program: Graph, most: int, cut_at: Container[int] | None = None, large: float = _LARGE) -> tuple[Segment, ...]:
+def regions(program: Graph, most: int, cut_at: Container[int] | None = None, again: bool = False) -> tuple[Segment, ...]:
     """The regions of a program in the order in which they run, each of at most `most` primitive ops where it can be cut.
 
     What unpacks the whole numbers of inputs is none of these ops: weights of four bits take seven a product. Regions are as
     large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
     cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. A region of more
-    than `large` times as many ops is cut again. With `cut_at` regions are cut at these values if that leaves at most so many.
+    than four times as many ops is cut again, down to the size of others, and one that joins images from 2.5 times as many on.
+    With `cut_at` regions are cut at these values if that leaves at most so many. `again`: the program is a region.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -50,7 +52,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, lar
         if inside + ops[each] > most and last is not None:
             kept.append(last)
             inside, last = behind, None
-        elif inside + ops[each] > large * most:
+        elif inside + ops[each] > _LARGE[0] * most:
             kept.append(cut)
             inside = behind = 0
         inside, behind = inside + ops[each], behind + ops[each]
@@ -60,19 +62,21 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, lar
         return tuple(graph.segments(kept))
     kept = graph.before_more_than(min(_END, most // _REST), kept)
     parts = graph.segments(map(graph.with_functions, kept))
-    return tuple(it for part in parts for it in _cut_again(program, part, most, large)) if kept else tuple(parts)
+    return tuple(it for part in parts for it in _cut_again(program, part, most, again)) if kept else tuple(parts)
 
 
-def _cut_again(program: Graph, part: Segment, most: int, large: float) -> Iterator[Segment]:
-    """The region, or the regions of one that is too large, none of them larger than there should be where it can be cut: values
-    that it reads are inputs of all of them, as what an encoder gives the layers of a decoder."""
+def _cut_again(program: Graph, part: Segment, most: int, again: bool) -> Iterator[Segment]:
+    """The region, or the regions of one that is too large, or was: values that it reads are inputs of all of them, as what an
+    encoder gives the layers of a decoder."""
     own = segment_program(program, part)
+    ops = {item.op for item in own.nodes}
+    large = 1.0 if again else _LARGE[not (ops.isdisjoint(JOINS) or ops.isdisjoint(CONVOLUTIONS))]
     if _op_count(expand(own)) <= large * most:
         yield part
         return
     nodes, inputs = sorted(part.nodes), len(part.inputs)  # `own` has the inputs first, then these nodes
     values = [*part.inputs, *(value for place in nodes for value in program.numbered()[place][1])]
-    for region in regions(own, most, large=1):
+    for region in regions(own, most, again=True):
         ends = (tuple(values[it] for it in its) for its in (region.inputs, region.outputs))
         yield Segment(frozenset(nodes[it - inputs] for it in region.nodes), *ends)
 

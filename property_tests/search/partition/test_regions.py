@@ -12,6 +12,7 @@ from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import node
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.tensor import Tensor
 from mirage_eg.pipeline.run.heuristics import HEURISTICS
 from mirage_eg.search.partition.kernel_plan import compose
 from mirage_eg.search.partition.plan_records import PlanPart, Segment, SegmentKernels
@@ -216,7 +217,23 @@ def test_no_cut_crosses_two_streams() -> None:
     for _ in range(4):
         x, y = program.matmul(y, second), program.add(program.matmul(x, second), y)
     program.mark_output(program.add(x, y), name="z")
-    assert [len(part.nodes) for part in regions(program.graph(), 6)] == [1, 13]
+    assert [len(part.nodes) for part in regions(program.graph(), 4)] == [1, 13]
+
+
+@pytest.mark.parametrize(("images", "counts"), [(True, [2, 2, 3, 3, 3, 4]), (False, [2, 15])])
+def test_a_large_region_that_joins_images_is_cut_into_its_layers(images: bool, counts: list[int]) -> None:
+    program = new_kernel_graph()
+    x = program.new_input((1, 8, 6, 6) if images else (6, 8), name="x")
+    layers: list[Tensor] = []
+    for number in range(6):
+        weight = program.new_input((8, x.shape[1], 1, 1) if images else (x.shape[1], 8), name=f"W{number}")
+        layers.append(program.relu(program.conv2d(x, weight) if images else program.matmul(x, weight)))
+        x = program.concat(layers, 1) if number else layers[0]
+    program.mark_output(x, name="y")
+    graph = program.graph()
+    parts = regions(graph, 3)
+    assert [len(part.nodes) for part in parts] == counts
+    assert Reference(graph).check(composed(graph, parts)).equal
 
 
 def test_no_region_ends_with_an_unnormalised_exponential() -> None:
