@@ -1,12 +1,12 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First convolutions of 1×1 windows and of patches become products (`pointwise_convolutions`), factors of queries and keys
-become factors of their product (`scaled_scores`), slices and concatenations move to the ends
-(`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them (`early_picks`), and
-logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge constants and cancel
-transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is cheaper. Last, chains of
-products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as
-it was written.
+First pads become those of windows (`padded_windows`), convolutions of 1×1 windows and of patches become products
+(`pointwise_convolutions`), factors of queries and keys become factors of their product (`scaled_scores`), slices and
+concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before
+them (`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws
+merge constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is
+cheaper. Last, chains of products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified
+against the program as it was written.
 
 A program is cheap if each of its terms is: a value that several terms share counts once for each of them.
 """
@@ -39,6 +39,7 @@ from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.merged_reductions import with_merged_reductions
+from mirage_eg.transforms.padded_windows import with_pads_of_windows
 from mirage_eg.transforms.pointwise_convolutions import with_patch_products, with_pointwise_products
 from mirage_eg.transforms.scaled_scores import with_scaled_scores
 from mirage_eg.transforms.softmax_shift import drop_shifts
@@ -99,6 +100,7 @@ def _with_late_slices(program: Graph) -> Graph:
 
 
 _PASSES: Mapping[str, Callable[[Graph], Graph]] = {
+    "pads of windows": with_pads_of_windows,
     "1×1 convolutions": with_pointwise_products,
     "patch convolutions": with_patch_products,
     "scores": with_scaled_scores,
