@@ -66,7 +66,7 @@ def _with_unit_dim(tile: Tile, dim: int) -> Tile:
 
 
 def _multiply_and_sum(writer: Writer, item: Node, value: int, reduces: bool) -> str:
-    """Σ_k y[…, 1, k, n] · x[…, m, k, 1]: with x first Triton makes it a tl.dot in TF32, wrong for fewer than 8 terms."""
+    """Σ_k y[…, 1, k, n] · x[…, m, k, 1]: with x first Triton 3.6 makes it a tl.dot in TF32 (`miscompilations`)."""
     left, right = (writer.tiles[i] for i in item.operands)
     dtype = writer.compute_dtype(value)
     result = writer.graph.types[value].shape

@@ -9,8 +9,8 @@ that they would have with tcgen05 (sm_100), and on every target for a tile that 
 - A tile of more than 256 rows, with rows longer than the swizzled width (mostly 128 bytes), is written in one order and read
   in another. The outputs are always wrong.
 
-They also make `tl.sum(x[:, :, None] * y[None, :, :], 1)` a product in TF32, of at least 16 rows and columns. It has 11 digits,
-and with fewer than 8 terms it is wrong (4 terms on an H200: an error of 0.27). Emitted kernels ask for no TF32.
+Triton 3.6, not 3.9, makes `tl.sum(x[:, :, None] * y[None, :, :], 1)` of 16 rows and columns a product in TF32, for which no
+emitted kernel asks. It has 11 digits, and with 4 terms it was wrong (on an H200 an error of 0.27).
 
 Emitted kernels avoid all (`storage.needs_copy`, `matmul`, `mirage_eg.search.instantiate.limits`); this module checks them.
 
@@ -160,7 +160,7 @@ def _misordered(code: str) -> str | None:
 
 
 def _in_tf32(lines: list[str]) -> str | None:
-    """A product in TF32, for which no emitted kernel asks."""
+    """That of Triton 3.6: a product in TF32."""
     if any(_IN_TF32.search(line) for line in lines):
         return "Triton makes a sum of products one in TF32: it has 11 digits, and may be wrong"
     return None

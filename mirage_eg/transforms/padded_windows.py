@@ -2,17 +2,18 @@
 
 conv(pad(x), w, pads p) = conv(x, w, pads p + q)     pad adds q zeros around the plane of an image
 
-Its generated kernel reads nothing there, where torch copies the image. The library has the same pads on both sides: it would
-copy the image, too, so that other convolutions stay. Nothing here is trusted: candidates are verified against the program as
+Its generated kernel reads nothing there, where torch copies the image. Other convolutions stay: those of the library have the
+same pads on both sides, and would copy the image, too. Nothing here is trusted: candidates are verified against the program as
 it was written.
 """
 
 from operator import add
 
+from mirage_eg.backends.launches.image_layouts import is_of_each_channel
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
 from mirage_eg.ir.node import Node, node
-from mirage_eg.ir.windows import CONVOLUTIONS
+from mirage_eg.ir.op.moves import PAD
 
 
 def with_pads_of_windows(program: Graph) -> Graph:
@@ -27,7 +28,6 @@ def with_pads_of_windows(program: Graph) -> Graph:
 
 
 def _is_padded(program: Graph, item: Node) -> bool:
-    if item.op not in CONVOLUTIONS or not item["groups"] > program.types[item.operands[1]].shape[1] == 1:
+    if not is_of_each_channel(program, item) or (padded := program.node_of[item.operands[0]]).op != PAD.name:
         return False
-    padded = program.node_of[item.operands[0]]
-    return padded.op == "pad" and not (padded["value"] or any((*padded["before"][:2], *padded["after"][:2])))
+    return not (padded["value"] or any((*padded["before"][:2], *padded["after"][:2])))

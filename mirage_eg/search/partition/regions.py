@@ -23,7 +23,8 @@ from mirage_eg.search.partition.segments import counts, segment_program
 from mirage_eg.transforms.softmax_shift import shifted_values
 
 _REST = 8  # a rest of few ops is that part of the most
-_LARGE = 4, 2.5  # times as many ops as there should be; in a region that joins images, which are in memory where it is cut
+_LARGE = 4  # times as many ops as there should be
+_LARGE_IF_JOINED = 2.5  # the same where a region joins images, which are in memory wherever it is cut
 _END = 2  # ops, as the program has them, that are the end of a region
 
 
@@ -34,7 +35,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
     large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
     cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. A region of more
     than four times as many ops is cut again, down to the size of others, and one that joins images from 2.5 times as many on.
-    With `cut_at` regions are cut at these values if that leaves at most so many. `again`: the program is a region.
+    With `cut_at` regions are cut at these values if that leaves at most so many. `again`: the program is such a region.
     """
     graph = _Dataflow(program)
     cuts = list(graph.cuts())
@@ -52,7 +53,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
         if inside + ops[each] > most and last is not None:
             kept.append(last)
             inside, last = behind, None
-        elif inside + ops[each] > _LARGE[0] * most:
+        elif inside + ops[each] > _LARGE * most:
             kept.append(cut)
             inside = behind = 0
         inside, behind = inside + ops[each], behind + ops[each]
@@ -66,11 +67,12 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
 
 
 def _cut_again(program: Graph, part: Segment, most: int, again: bool) -> Iterator[Segment]:
-    """The region, or the regions of one that is too large, or was: values that it reads are inputs of all of them, as what an
-    encoder gives the layers of a decoder."""
+    """The region, or the regions of one that is too large: values that it reads are inputs of all of them, as what an encoder
+    gives the layers of a decoder. What is left of a region that is cut `again` is too large if it has more than `most` ops."""
     own = segment_program(program, part)
     ops = {item.op for item in own.nodes}
-    large = 1.0 if again else _LARGE[not (ops.isdisjoint(JOINS) or ops.isdisjoint(CONVOLUTIONS))]
+    joins_images = not (ops.isdisjoint(JOINS) or ops.isdisjoint(CONVOLUTIONS))
+    large = 1 if again else _LARGE_IF_JOINED if joins_images else _LARGE
     if _op_count(expand(own)) <= large * most:
         yield part
         return
