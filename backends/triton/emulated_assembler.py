@@ -1,6 +1,7 @@
-"""The assembler of emitted kernels on arrays, for Triton's interpreter, which has none: `field_helpers`, `cluster_helpers`."""
+"""The assembler of emitted kernels on arrays, for Triton's interpreter, which has none: `field_helpers`,
+`product_helpers`, `cluster_helpers`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,28 @@ def _chosen_bytes(x: Words, y: Words, selector: Words) -> Words:
     return result
 
 
+def _product_added(x: Words, y: Words, z: Words) -> Words:
+    """`fma.rn.f32`: a product of float32 is exact in float64."""
+    found = x.view(np.float32).astype(np.float64) * y.view(np.float32) + z.view(np.float32)
+    result: Words = found.astype(np.float32).view(np.uint32)
+    return result
+
+
 _INSTRUCTIONS: Mapping[str, Callable[..., Words]] = {
     "and.b32": lambda x, y: x & y,
     "shr.u32": lambda x, y: x >> y,
     "prmt.b32": _chosen_bytes,
+    "mov.f32": lambda x: x,
+    "fma.rn.f32": _product_added,
 }
 
 
-def assembled(text: str, constraints: str, arrays: Sequence[Array], result: np.dtype[Any], pack: int) -> Array:
-    """The results of instructions on arrays of bytes of one shape, `pack` elements at a time."""
+def assembled(
+    text: str, constraints: str, arrays: Sequence[Array], results: Sequence[np.dtype[Any]], pack: int
+) -> Iterator[Array]:
+    """The results of instructions on arrays of one shape, `pack` elements at a time, by their types."""
     [*shape], count = arrays[0].shape, arrays[0].size
-    outputs = constraints.count("=r")
+    outputs = constraints.count("=")
     words = [_packed(array.reshape(-1), pack) for array in arrays]
     registers = {f"${outputs + place}": word for place, word in enumerate(words)}
     for line in text.replace("{", "").replace("}", "").split(";"):
@@ -37,8 +49,10 @@ def assembled(text: str, constraints: str, arrays: Sequence[Array], result: np.d
             target, *operands = (part.strip() for part in rest.split(","))
             values = (registers[it] if it in registers else np.full_like(words[0], int(it, 0)) for it in operands)
             registers[target] = _INSTRUCTIONS[name](*values)
-    found = np.stack([registers[f"${place}"] for place in range(outputs)], axis=1)
-    return found.view(result).reshape(-1)[:count].reshape(shape)
+    each = outputs // len(results)
+    for number, result in enumerate(results):
+        found = np.stack([registers[f"${number * each + place}"] for place in range(each)], axis=1)
+        yield found.view(result).reshape(-1)[:count].reshape(shape)
 
 
 def over_cluster(text: str, parts: Array) -> Array:

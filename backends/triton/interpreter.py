@@ -165,11 +165,16 @@ def _know_assembler() -> None:
 
     def elementwise(asm: Any, constraints: Any, args: Any, dtype: Any, is_pure: Any, pack: Any) -> Any:
         arrays = np.broadcast_arrays(*(it.handle.data for it in args))
+        types = dtype if isinstance(dtype, tuple) else (dtype,)
         if "barrier.cluster" in str(asm):
-            found = over_cluster(str(asm), arrays[0])
+            results = iter([over_cluster(str(asm), arrays[0])])
         else:
-            found = assembled(str(asm), str(constraints), arrays, _NUMPY_TYPES[str(dtype)], pack)
-        return tl.tensor(TensorHandle(found, dtype), tl.block_type(dtype, list(found.shape)))
+            results = assembled(str(asm), str(constraints), arrays, [_NUMPY_TYPES[str(it)] for it in types], pack)
+        found = tuple(
+            tl.tensor(TensorHandle(values, it), tl.block_type(it, list(values.shape)))
+            for values, it in zip(results, types, strict=True)
+        )
+        return found if isinstance(dtype, tuple) else found[0]
 
     tl.inline_asm_elementwise = elementwise
 

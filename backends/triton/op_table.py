@@ -10,6 +10,7 @@ from functools import partial
 
 from mirage_eg.backends.triton.cluster_helpers import CLUSTER_HELPERS
 from mirage_eg.backends.triton.field_helpers import FIELD_HELPERS
+from mirage_eg.backends.triton.product_helpers import PRODUCT_HELPERS
 from mirage_eg.ir.definitions import by_definition, definition_of
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.node import Node
@@ -126,6 +127,7 @@ ELEMENTWISE = elementwise_table(_derived)
 PACKAGED_HELPERS: Mapping[str, str] = {
     **FIELD_HELPERS,
     **CLUSTER_HELPERS,
+    **PRODUCT_HELPERS,
     **dict(helper for op in PACKAGED.values() for helper in op.helpers),
 }
 NAN_MAX, _ = selections.NAN_MAX  # the helper by which maxima are taken, reductions too

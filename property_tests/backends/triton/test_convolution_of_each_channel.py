@@ -9,6 +9,7 @@ from mirage_eg.backends.launches import generated_ops
 from mirage_eg.backends.launches.generated_ops import WindowOp
 from mirage_eg.backends.launches.implicit_products import implicit_products
 from mirage_eg.backends.launches.launch_graph import LaunchKind
+from mirage_eg.backends.triton import windows
 from mirage_eg.backends.triton.emit import emit
 from mirage_eg.backends.triton.interpreter import RunProgram
 from mirage_eg.ir.errors import GraphError
@@ -56,17 +57,25 @@ def convolved(draw: st.DrawFn) -> Graph:
     return with_output_marks(p.graph(), [{"strides": channels_last(y.shape)} if result_last else {}])
 
 
-@pytest.mark.parametrize(("tile", "vector"), [((1, 1), 2), ((2, 2), 4), ((3, 2), 1), ((4, 4), 2)])
+@pytest.mark.parametrize(
+    ("tile", "vector", "many"), [((1, 1), 2, 25), ((2, 2), 4, 25), ((3, 2), 1, 0), ((4, 4), 2, 25), ((4, 4), 2, 0)]
+)
 @given(st.data())
 @settings(
     max_examples=4,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 def test_images_channels_last_are_convolved(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tile: tuple[int, int], vector: int, data: st.DataObject
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    tile: tuple[int, int],
+    vector: int,
+    many: int,
+    data: st.DataObject,
 ) -> None:
     monkeypatch.setattr(generated_ops, "_TILES", ((*tile, 0), (1, 1, 0)))
     monkeypatch.setattr(generated_ops, "_VECTOR_OF_CONVOLUTION", vector)
+    monkeypatch.setattr(windows, "_MANY_FACTORS", many)
     try:
         program = data.draw(convolved())
     except GraphError:  # a window larger than the image
@@ -115,6 +124,16 @@ def test_a_weight_has_the_places_of_its_window_first(run_program: RunProgram, we
     assert ("(1, 8, 24, 8)" in source) == ("prepare" in source) == weight
     assert f"program * {256 if weight else 128} + tl.arange" in source  # another filter is read as it lies, by single channels
     assert error_of(run_program, program) < ROUNDING["float16"]
+
+
+def test_products_of_a_large_filter_are_few_ops(run_program: RunProgram) -> None:
+    large, small = (each_channel("float16", window, 7, 2, last=True) for window in (7, 5))
+    source = emit(large)
+    assert source.count("element * factor") < 49 < emit(small).count("element * factor")
+    assert error_of(run_program, large, source) < ROUNDING["float16"]
+    assert error_of(run_program, large, source.replace("t1, $2, $4, $6", "t1, $2, $3, $6")) > 10 * ROUNDING["float16"]
+    other_gpus = source.replace("tl.constexpr(True)", "tl.constexpr(False)")
+    assert other_gpus != source and error_of(run_program, large, other_gpus) < ROUNDING["float16"]
 
 
 @pytest.mark.parametrize("of_attention", [False, True])
