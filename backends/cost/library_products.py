@@ -5,7 +5,6 @@ from math import ceil, prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
-from mirage_eg.backends.launches.few_channels import window_products
 from mirage_eg.backends.launches.image_layouts import MANY_IMAGES, is_channels_last_convolution, is_of_each_channel
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.dtypes import DType
@@ -58,8 +57,6 @@ _CHANNELS_OF_GROUPS, _CHANNELS_OF_ODD_GROUPS = 140.0, 430.0
 """How much slower a convolution of groups is, times the channels of a group. Of 128 images in bfloat16 cuDNN took 181, 96, 38
 and 25 µs for 3.7 GFLOP with 4, 8, 16 and 32 channels a group, on an H200; where they are no power of two, 9 to 196 TFLOP/s for
 6 to 112 channels, 0.7 to 1.4 of the times that these numbers give."""
-_LEAST_COLUMNS = 64  # of a product of the library
-_COPIED_WINDOWS = 1.6  # times its bytes: each element has an address and conditions of its own
 _UNALIGNED_CHANNELS = 16.0
 """How much slower cuDNN's convolutions in half precision are on channels of no aligned bytes: the first one of ResNet-50
 took 895 µs for 128 images on an H200, at 34 TFLOP/s."""
@@ -125,8 +122,6 @@ def library_work(graph: Graph, item: Node, value: int, by_rows: bool = False) ->
     if item["groups"] > 1:
         odd = channels.bit_count() > 1
         return operations, max(slower, (_CHANNELS_OF_ODD_GROUPS if odd else _CHANNELS_OF_GROUPS) / channels)
-    if (windows := window_products(graph).get(value)) is not None:
-        return 2 * windows.rows * windows.columns * filters, max(1.0, _LEAST_COLUMNS / filters)
     slower *= _padding(filters, _FILTERS, channels, _CHANNELS)
     return operations, _UNALIGNED_CHANNELS if channels % ALIGNED_HALVES else slower
 
@@ -165,13 +160,3 @@ def repeated_bytes(graph: Graph, item: Node) -> tuple[int, int]:
     copied = [(kind.nbytes, prod(kind.shape[:-2])) for kind in operands]
     copied = [(nbytes, count) for nbytes, count in copied if count not in (1, matrices)]
     return sum(nbytes // count * matrices for nbytes, count in copied), sum(nbytes for nbytes, _ in copied)
-
-
-def window_bytes(graph: Graph, value: int) -> tuple[int, int]:
-    """The bytes of the windows of a convolution that is a product of these, and those that their copy takes as long as."""
-    windows = window_products(graph).get(value)
-    if windows is None:
-        return 0, 0
-    image = graph.types[windows.item.operands[0]]
-    nbytes = windows.rows * windows.columns * image.dtype.itemsize
-    return nbytes, image.nbytes + int(_COPIED_WINDOWS * nbytes)

@@ -7,7 +7,6 @@ from functools import cached_property
 from mirage_eg.backends.launches.aligned_rows import strides_with_gaps
 from mirage_eg.backends.launches.attention import query_layouts
 from mirage_eg.backends.launches.concatenation import copied_parts, copied_views, copying_nodes, joint_concats
-from mirage_eg.backends.launches.few_channels import window_operands
 from mirage_eg.backends.launches.image_layouts import converted_inputs, image_layouts
 from mirage_eg.backends.launches.views import View, joined_values, views_of
 from mirage_eg.ir.errors import GraphError
@@ -69,7 +68,7 @@ def placement_of(graph: Graph) -> Placement:
     views = views_of(graph, strides, declared, copied, frozenset((*images, *gaps)))
     for value, view in (*views.items(), *joined.items()):
         strides[value] = view.strides
-    converted = converted_inputs(graph, strides, window_operands(graph))
+    converted = converted_inputs(graph, strides)
     return Placement(tuple(strides), views, joined, frozenset(images), frozenset(gaps), converted)
 
 

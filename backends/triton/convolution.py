@@ -25,6 +25,7 @@ from mirage_eg.ir.shapes import row_major
 
 _WIDE = 64  # filters that are the rows of a tile of matrix units; fewer are its columns
 _WARPS = 4  # of a small convolution; others have one for 32 positions
+_PIXELS = 256  # of a program that copies an image
 _ADDED = 8  # positions of a program that adds parts
 _STAGES = 4  # of the loop of a small convolution, whose tiles are too small for wgmma
 _DIMS = ("d", "h", "w")
@@ -43,6 +44,9 @@ def write_convolution(file: ProgramFile, launch: Launch) -> None:
         launch = replace(launch, operands=tuple(read))
         write_each_channel(file, launch, it, file.strides[laid[w]], partial(ops_behind, file, kernel, laid), helpers)
         return
+    if it.is_padded:
+        laid[x], it = _with_padded_image(file, launch, x, it)
+        read = [laid.get(operand, operand) for operand in kernel.operands]
     if it.copies_filter:
         laid[w], it = _with_filters_last(file, launch, w, it)
         read = [laid.get(operand, operand) for operand in kernel.operands]
@@ -100,6 +104,31 @@ def _with_filters_last(file: ProgramFile, launch: Launch, weight: int, it: Impli
         strides = file.strides[laid]
     of_dims = (*strides[:2], *(0,) * (5 - len(shape)), *strides[2:])
     return laid, replace(it, memory=(it.memory[0], of_dims, it.memory[2]))
+
+
+def _with_padded_image(file: ProgramFile, launch: Launch, image: int, it: ImplicitProduct) -> tuple[int, ImplicitProduct]:
+    """The product of a copy of an image: a thread copies a pixel, or writes zeros."""
+    padded, (images, channels, *_, height, width), strides = it.padded, it.x, it.memory[0]
+    copied_channels, _, rows, columns = padded.x[1:]
+    pixels = images * rows * columns
+    laid = file.add_value(
+        TensorType((images, rows, columns, copied_channels), file.types[image].dtype), f"{file.names[image]}_padded"
+    )
+
+    def copied(x: str, y: str) -> Iterator[str]:
+        yield f"i = program * {_PIXELS} + tl.arange(0, {_PIXELS})"
+        yield f"w = i % {columns} - {it.before[2]}"
+        yield f"h = i // {columns} % {rows} - {it.before[1]}"
+        yield f"inside = (i < {pixels}) & (h >= 0) & (h < {height}) & (w >= 0) & (w < {width})"
+        yield f"c = tl.arange(0, {copied_channels})"
+        yield f"at = {x} + i // {rows * columns} * {strides[0]} + h * {strides[3]} + w * {strides[4]}"
+        yield f"there = inside[:, None] & (c < {channels})[None, :]"
+        yield f"pixel = tl.load(at[:, None] + (c * {strides[1]})[None, :], mask=there, other=0.0)"
+        yield f"tl.store(({y} + i * {copied_channels})[:, None] + c[None, :], pixel, mask=(i < {pixels})[:, None])"
+
+    copy = replace(launch, operands=(image,), results=(laid,))
+    write_generated_kernel(file, copy, -(-pixels // _PIXELS), copied)
+    return laid, padded
 
 
 def _programs(it: ImplicitProduct, positions: int) -> int:
@@ -224,16 +253,18 @@ def _looped(it: ImplicitProduct) -> range:
 
 def _terms(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_channel: int) -> Iterator[str]:
     """The lines before the loop: the channel and the place of each term, and where its elements and factors are."""
-    yield f"term = tl.arange(0, {it.terms.rows})"
-    yield "c = term"
     places, first = list[tuple[str, int, int, int]](), list[str]()
     for dim in reversed(range(3 - it.terms.folded, 3)):
         name, tap = _DIMS[dim], it.taps(dim, 0)
-        yield f"j_{name} = c % {it.most[dim]}"
-        yield f"c = c // {it.most[dim]}"
         places.append((f"j_{name}", it.most[dim], -tap.back * steps[2 + dim], tap.step * taps[2 + dim]))
         first += [f"first_{name} * {taps[2 + dim]}"] if it.is_transposed else []
-    places.append(("c", it.terms.channels, steps[1], of_channel))
+    places.insert(0 if it.is_padded else len(places), ("c", it.terms.channels, steps[1], of_channel))
+    yield f"term = tl.arange(0, {it.terms.rows})"
+    yield "left = term"
+    for name, extent, *_ in places[:-1]:
+        yield f"{name} = left % {extent}"
+        yield f"left = left // {extent}"
+    yield f"{places[-1][0]} = left"
     yield f"term_at = {_of_term([(name, extent, at) for name, extent, at, _ in places])}"
     yield f"term_of = {' + '.join([_of_term([(name, extent, of) for name, extent, _, of in places]), *first])}"
     if exists := _term_exists(it):
@@ -281,7 +312,8 @@ def _step(it: ImplicitProduct, steps: Sequence[int], taps: Sequence[int], of_cha
         yield f"exists = {' & '.join(exists)}"
     mask = " & ".join(["valid[None, :]", *(["exists[:, None]"] if exists else []), *bounds])
     yield f"block = tl.load(({' + '.join(at)})[None, :] + term_at[:, None], mask={mask}, other=0.0)"
-    known = " & ".join([*(["exists[None, :]"] if exists else []), *filter(None, [_known(it)])])
+    have = [f"(c < {it.weight[1]})[None, :]"] if it.is_padded and it.weight[1] < it.channels else []
+    known = " & ".join([*(["exists[None, :]"] if exists else []), *have, *filter(None, [_known(it)])])
     known = f", mask={known}, other=0.0" if known else ""
     yield f"factor = tl.load(({' + '.join(of)})[:, None] + term_of[None, :]{known})"
     precision = "" if it.is_half else ', input_precision="bf16x3"'  # two numbers an operand: 16 digits, where TF32 has 11

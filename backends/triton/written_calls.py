@@ -5,7 +5,6 @@ from math import prod
 
 from mirage_eg.backends.launches.aligned_rows import unaligned_products
 from mirage_eg.backends.launches.convolution import FusedConvolution
-from mirage_eg.backends.launches.few_channels import window_operands, window_products
 from mirage_eg.backends.launches.image_layouts import filter_strides, is_channels_last_convolution, pools_row_major
 from mirage_eg.backends.launches.launch_graph import LaunchKind
 from mirage_eg.backends.launches.views import View, reshaped_strides, runs_in_memory
@@ -13,7 +12,6 @@ from mirage_eg.backends.triton.joint_concat import laid_channels_last, write_row
 from mirage_eg.backends.triton.op_table import torch_attributes, torch_text
 from mirage_eg.backends.triton.program_file import ProgramFile
 from mirage_eg.backends.triton.targets import ALIGNMENT
-from mirage_eg.backends.triton.window_rows import write_windows
 from mirage_eg.ir.biased_product import BiasedProduct
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -39,14 +37,11 @@ def write_library_call(file: ProgramFile, item: Node, value: int, merged: View |
     types, is_prepared, images = file.graph.types, value in file.prepared, file.placement.images
     first = file.names[file.first_weight if is_prepared else next(iter(file.graph.input_values), 0)]
     operands = [file.names[i] for i in (item.operands if merged is None else (merged.base,))] or [first]
-    windows = window_products(file.graph).get(value)
-    if windows is None and is_channels_last_convolution(file.graph, item):
+    if is_channels_last_convolution(file.graph, item):
         operands = [file.names[it] for it in channels_last_operands(file, item)]
     if item.operands and item.operands[0] in images and pools_row_major(file.graph, item):
         operands[0] = f"{operands[0]}.contiguous()"
     call = _torch_text(item, operands, file.graph, value) if merged is None else _strided(file, operands[0], value, merged)
-    if windows is not None:
-        call = write_windows(file, windows, value)
     read_by_kernel = _is_read_by_generated_kernel(file, value)
     is_laid, has_gaps = value in images and has_planes(types[value].shape), value in file.placement.gaps
     product = unaligned_products(file.graph).get(value)
@@ -126,8 +121,6 @@ _GENERATED = frozenset(LaunchKind) - {
 def _is_read_by_generated_kernel(file: ProgramFile, value: int) -> bool:
     """Whether a generated kernel reads a value or a view of it."""
     family = (value, *(view for view, it in file.placement.views.items() if value in it.read))
-    if not window_operands(file.graph).isdisjoint(family):
-        return True
     readers = (file.launches.at.get(reader) for member in family for reader in file.graph.readers[member])
     return any(it is not None and it.kind in _GENERATED for it in readers)
 

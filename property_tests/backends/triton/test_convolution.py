@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from mirage_eg import new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.cost.roofline_model import predict
-from mirage_eg.backends.launches import image_layouts
+from mirage_eg.backends.launches import image_layouts, implicit_products
 from mirage_eg.backends.launches.image_layouts import ordered_ends
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.backends.triton.compile import compile_source
@@ -21,6 +21,7 @@ from mirage_eg.ir.errors import GraphError
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.tensor import Tensor
 from mirage_eg.ir.windows import channels_last
+from property_tests.backends.triton.test_views import doubled
 from property_tests.support.hand_written import ROUNDING, error_of, inputs_of
 from property_tests.support.parameters import paired
 
@@ -210,6 +211,35 @@ def test_images_of_few_channels_in_half_precision_are_generated_alone() -> None:
     alone, others = program(None, False), (program((8 << 12, 1, 8 << 6, 8), False), program(None, True))
     assert kernels(alone) == [LaunchKind.IMPLICIT_PRODUCT]
     assert not any(LaunchKind.IMPLICIT_PRODUCT in kernels(it) for it in others)
+
+
+@pytest.mark.parametrize("weight", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("behind", ["nothing", "kernel", "library"])
+@pytest.mark.parametrize(("channels", "padded"), [(1, False), (3, False), (3, True), (4, True)])
+def test_first_convolutions_are_generated(
+    run_program: RunProgram, monkeypatch: pytest.MonkeyPatch, weight: bool, last: bool, behind: str, channels: int, padded: bool
+) -> None:
+    monkeypatch.setattr(implicit_products, "_MANY_PLACES", 1 if padded else 99)
+    p, shape = new_kernel_graph(), (9, channels, 6, 5)
+    x = p.new_input(shape, "float16", "x", strides=channels_last(shape) if last else None)
+    w = p.new_input((8, channels, 3, 2), "float16", "w", weight=weight)
+    y = p.conv2d(x, w, strides=(2, 1), pads=(1, 0, 2, 1), dilations=(2, 1) if padded else (1, 2))
+    p.mark_output(doubled(p, y, 1) if behind == "kernel" else p.relu(y) if behind == "library" else y)
+    assert LaunchKind.IMPLICIT_PRODUCT in kernels(p.graph()) and "conv2d(" not in emit(p.graph()).partition("def launch")[2]
+    assert ("x_padded_kernel[" in emit(p.graph())) is padded
+    assert error_of(run_program, p.graph(), scale=0.3) < 2 * ROUNDING["float16"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "groups"),
+    [((7, 3, 6, 5), "float16", 1), ((8, 8, 6, 5), "float16", 1), ((8, 3, 6, 5), "float32", 1), ((8, 4, 6, 5), "float16", 2)],
+)
+def test_convolutions_of_other_images_are_the_librarys(shape: tuple[int, ...], dtype: str, groups: int) -> None:
+    p = new_kernel_graph()
+    w = p.new_input((8, shape[1] // groups, 3, 3), dtype, "w", weight=True)
+    p.mark_output(p.conv2d(p.new_input(shape, dtype, "x", strides=channels_last(shape)), w, groups=groups))
+    assert kernels(p.graph()) == [LaunchKind.LIBRARY]
 
 
 def test_more_channels_cost_more_and_float32_more_than_half() -> None:

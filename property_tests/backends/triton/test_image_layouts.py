@@ -27,7 +27,7 @@ def convolution(p: KernelGraph, x: Tensor, name: str, channels: int, groups: int
 def two_convolutions(images: int = 1, dtype: str = "float16", groups: int = 1, weight: bool = True) -> Graph:
     """Two convolutions with a kernel between, on a plane that is one dim, and a pooling before another kernel."""
     p = new_kernel_graph()
-    x = p.new_input((images, 4, 6, 5), dtype, "x")
+    x = p.new_input((images, 8, 6, 5), dtype, "x")
     first = convolution(p, x, "a", 8, groups, weight)
     flat = doubled(p, p.reshape(first, (images, 8, 30)), 1)
     second = convolution(p, p.reshape(flat, (images, 8, 6, 5)), "b", 8, groups, weight)
