@@ -17,6 +17,7 @@ The library needs 8 channels in half precision, and images of cameras have three
 the library computes in TF32, or where there are channels enough.
 """
 
+from collections.abc import Mapping
 from itertools import chain
 from math import prod
 
@@ -26,9 +27,12 @@ from mirage_eg.ir import write
 from mirage_eg.ir.dtypes import DType
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
-from mirage_eg.ir.node import Node
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.pointwise_convolution import POINTWISE
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import CONVOLUTIONS
 
 _LARGE = 1 << 28  # operations, above which a product in float32 takes longer than TF32, and a kernel for what follows
@@ -66,18 +70,51 @@ def _is_pointwise(program: Graph, item: Node, values: range) -> bool:
 def with_convolutions(program: Graph) -> Graph:
     """The program with 1×1 convolutions in the place of products of a matrix and a batch of matrices; itself if it has none.
 
-    The library computes these channels last as one product, and a batch of products of few columns slowly.
+    The library computes these channels last as one product, and a batch of products of few columns slowly. Elementwise ops
+    behind them are ops on images, too: the library's kernels of convolutions have some.
     """
-    shapes = [kind.shape for kind in program.types]
+    copy, images = GraphCopy(program), dict[int, int]()  # the images, with one dim for all positions and one of extent 1
+    for item, values in copy:
+        image = _image(program, copy, images, item, *values) if len(values) == 1 else None
+        if image is None:
+            copy.copy(item, values)
+        else:
+            [value] = values
+            images[value] = image
+            copy.position[value] = copy.append(write.reshape(image, program.types[value].shape))
+    return without_dead_code(copy.graph()) if images else program
 
-    def convolution_of(copy: GraphCopy, item: Node, value: int) -> int:
-        matrix, columns = (copy.position[operand] for operand in item.operands)
-        weight = copy.append(write.reshape(matrix, (*shapes[item.operands[0]][-2:], 1, 1)))
-        image = copy.append(write.reshape(columns, (*shapes[item.operands[1]], 1)))
-        return copy.append(write.reshape(copy.append(POINTWISE.moved((image, weight))), shapes[value]))
 
-    of_images = {values[0] for item, values in program.numbered() if _is_of_images(program, item)}
-    return with_rewritten(program, of_images, convolution_of)
+def _image(program: Graph, copy: GraphCopy, images: Mapping[int, int], item: Node, value: int) -> int | None:
+    """The position of an image that has the elements of a value: a convolution, or an op behind one."""
+    shape = program.types[value].shape
+    if _is_of_images(program, item):
+        matrix, columns = item.operands
+        weight = copy.append(write.reshape(copy.position[matrix], (*program.types[matrix].shape[-2:], 1, 1)))
+        image = copy.append(write.reshape(copy.position[columns], (*program.types[columns].shape, 1)))
+        return copy.append(POINTWISE.moved((image, weight)))
+    if images.keys().isdisjoint(item.operands) or len(shape) < 3 or program.depends_on_sizes:
+        return None
+    if item.op in RESHAPES:
+        [source] = item.operands
+        return images[source] if shape[:2] == program.types[source].shape[:2] else None
+    shapes = [_image_shape(program.types[operand].shape, shape) for operand in item.operands]
+    if item.kind is not Kind.ELEMENTWISE or None in shapes:
+        return None
+    operands = (
+        images[operand] if operand in images else copy.append(write.reshape(copy.position[operand], wanted))
+        for operand, wanted in zip(item.operands, shapes, strict=True)
+        if wanted is not None
+    )
+    return copy.append(node(item.op, *operands, **item.mapping))
+
+
+def _image_shape(shape: Shape, like: Shape) -> Shape | None:
+    """The shape of an operand of an op on images of another shape; None where it differs along rows or columns."""
+    of_plane = len(like) - 2
+    if shape == like:
+        return (*shape[:2], prod(shape[2:]), 1)
+    return None if any(extent > 1 for extent in shape[-of_plane:]) else (*shape[:-of_plane], *(1,) * min(2, len(shape)))
 
 
 def _is_of_images(program: Graph, item: Node) -> bool:

@@ -1,12 +1,12 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First pads become those of windows (`padded_windows`), convolutions of 1×1 windows and of patches become products
-(`pointwise_convolutions`), factors of queries and keys become factors of their product (`scaled_scores`), slices and
-concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before
-them (`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws
-merge constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given one only if it is
-cheaper. Last, chains of products are associated (`matrix_chains`). Nothing here is trusted: results of the search are verified
-against the program as it was written.
+First pads become those of windows (`padded_windows`), norms factors of filters (`folded_norms`), convolutions of 1×1 windows
+and of patches products (`pointwise_convolutions`), factors of queries and keys factors of their product (`scaled_scores`).
+Slices and concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by
+indices before them (`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are
+removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given
+one only if it is cheaper. Last, a relu behind a convolution is one of its image (`folded_norms`), and chains of products are
+associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as it was written.
 
 A program is cheap if each of its terms is: a value that several terms share counts once for each of them.
 """
@@ -37,6 +37,7 @@ from mirage_eg.ir.passes import without_dead_code, without_repeats
 from mirage_eg.ir.reached import operands_first
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
+from mirage_eg.transforms.folded_norms import with_activated_images, with_folded_norms
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.merged_reductions import with_merged_reductions
 from mirage_eg.transforms.padded_windows import with_pads_of_windows
@@ -85,7 +86,8 @@ def simplify(program: Graph) -> Simplification:
     near = passes["logarithms"]
     if weight(passes["laws"]) >= weight(near):  # nothing was gained
         passes |= dict.fromkeys(("dead code", "common subexpressions", "laws"), near)
-    passes["chains of products"] = after = associate(passes["laws"])
+    passes["activated images"] = with_activated_images(passes["laws"])
+    passes["chains of products"] = after = associate(passes["activated images"])
     laws = tuple(sorted((law, count) for law, count in matches.items() if "shape of" not in law))
     return Simplification(program, after, tuple(passes.items()), laws, stopped, perf_counter() - start)
 
@@ -101,6 +103,7 @@ def _with_late_slices(program: Graph) -> Graph:
 
 _PASSES: Mapping[str, Callable[[Graph], Graph]] = {
     "pads of windows": with_pads_of_windows,
+    "norms of channels": with_folded_norms,
     "1×1 convolutions": with_pointwise_products,
     "patch convolutions": with_patch_products,
     "scores": with_scaled_scores,

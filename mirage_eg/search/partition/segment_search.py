@@ -283,7 +283,7 @@ def best_kernels(
     """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, a
     fused convolution, an attention or a product with its bias is a library kernel, too."""
     kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
-    if len(launches_of(program).kernels) <= 1:
+    if min(len(launches_of(it).kernels) for it in (program, as_library(program))) <= 1:
         kernels.insert(0, library_kernels(task.device, program))
     kernels.sort(key=_order)
     leading = {entry.count: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
@@ -291,11 +291,16 @@ def best_kernels(
     return tuple(sorted(kept, key=_order))
 
 
+def as_library(program: Graph) -> Graph:
+    """A segment's program as the library computes it."""
+    return with_convolutions(with_shifts(program))
+
+
 def library_kernels(device: Device, program: Graph) -> SegmentKernels:
     """A segment's program as library kernels."""
-    shifted = with_convolutions(with_shifts(program))
-    costs = predict(shifted, device)
-    return SegmentKernels(shifted, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
+    library = as_library(program)
+    costs = predict(library, device)
+    return SegmentKernels(library, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
 
 
 def trace_structures(tracer: Tracer, found: SearchResult, instantiated: Sequence[Instantiated]) -> None:

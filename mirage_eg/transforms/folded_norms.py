@@ -1,0 +1,112 @@
+"""Factors and shifts of each channel behind a convolution become those of its filters, and one bias.
+
+(conv(x, w) − m) · s + b = conv(x, w · s) + (b − m · s)     a batch norm with its own statistics
+
+The library adds a bias and an image, and takes a relu, in the kernel of a convolution. So this is for convolutions in half
+precision that end so, and that are large: the filters are computed in each call. Nothing here is trusted: candidates are
+verified against the program as it was written.
+"""
+
+from mirage_eg.backends.cost.lower_bound import flops_of_product
+from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
+from mirage_eg.ir import write
+from mirage_eg.ir.graph import Graph
+from mirage_eg.ir.graph_copy import GraphCopy, with_rewritten
+from mirage_eg.ir.node import Node, node
+from mirage_eg.ir.op.elementwise import PRODUCTS, RECTIFIERS, SUMS, TERMS
+from mirage_eg.ir.op.moves import RESHAPES
+from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.ir.windows import CONV2D
+
+_LARGE = 1 << 32  # operations: 6 µs on an H200
+(_SUM,), (_PRODUCT,) = SUMS, PRODUCTS
+_AFFINE = frozenset((*TERMS, *PRODUCTS))
+
+
+def with_folded_norms(program: Graph) -> Graph:
+    """The program with factors of channels in the filters of large convolutions; itself where none has such."""
+    runs = [run for item, values in program.numbered() if _is_large(program, item, values) and (run := _run(program, *values))]
+    runs_of = {values[-1]: (convolved, values) for convolved, *values in runs}
+
+    def folded(copy: GraphCopy, item: Node, value: int) -> int:
+        convolved, values = runs_of[value]
+        convolution, channels = program.node_of[convolved], program.types[value].shape[1]
+        factor: int | None = None
+        shift: int | None = None
+        for step in map(program.node_of.__getitem__, values):
+            by = copy.position[step.operands[1]]
+            if step.op == _PRODUCT:
+                factor = by if factor is None else copy.append(node(_PRODUCT, factor, by))
+                shift = None if shift is None else copy.append(node(_PRODUCT, shift, by))
+            elif shift is not None:
+                shift = copy.append(node(step.op, shift, by))
+            else:
+                shift = by if step.op == _SUM else copy.append(write.scale(by, -1))
+        image, weight = (copy.position[operand] for operand in convolution.operands)
+        if factor is not None:
+            weight = copy.append(node(_PRODUCT, weight, copy.append(write.reshape(factor, (channels, 1, 1, 1)))))
+        result = copy.append(node(convolution.op, image, weight, **convolution.mapping))
+        return result if shift is None else copy.append(node(_SUM, result, shift))
+
+    return with_rewritten(program, runs_of.keys(), folded)
+
+
+def _run(program: Graph, convolved: int) -> list[int]:
+    """A convolution and what sums and products with a number of each channel make of it, if it ends as those of the library."""
+    found = [convolved]
+    while len(program.readers[found[-1]]) == 1:
+        [place] = program.readers[found[-1]]
+        item, values = program.numbered()[place]
+        if item.op not in _AFFINE or not _is_of_channels(program, found[-1], item):
+            ends = item.op in RECTIFIERS or (item.op == _SUM and _is_residual(program, item, *values))
+            return found if ends and any(program.node_of[value].op == _PRODUCT for value in found) else []
+        found.extend(values)
+    return []
+
+
+def _is_of_channels(program: Graph, value: int, item: Node) -> bool:
+    """Whether the second operand of an op on a value has a number for each channel."""
+    shape = program.types[item.operands[1]].shape
+    return item.operands[0] == value and shape == (program.types[value].shape[1], 1, 1)
+
+
+def _is_residual(program: Graph, item: Node, value: int) -> bool:
+    """Whether a sum is of two images and read by a relu alone."""
+    readers = [program.nodes[reader].op for reader in program.readers[value]]
+    return (
+        len(readers) == 1
+        and RECTIFIERS.issuperset(readers)
+        and all(program.types[it] == program.types[value] for it in item.operands)
+    )
+
+
+def _is_large(program: Graph, item: Node, values: range) -> bool:
+    if item.op != CONV2D:
+        return False
+    weight = program.types[item.operands[1]]
+    is_aligned = all(extent % ALIGNED_HALVES == 0 for extent in weight.shape[:2]) and weight.dtype.itemsize == 2
+    return is_aligned and item["groups"] == 1 and flops_of_product(program, item, values[0]) >= _LARGE
+
+
+def with_activated_images(program: Graph) -> Graph:
+    """The program in which a relu of a reshaped image, of which a convolution is a term, is one of the image.
+
+    Laws move reshapes to what is read, and the library has no relu behind them.
+    """
+
+    def activated(copy: GraphCopy, item: Node, value: int) -> int:
+        source = program.node_of[item.operands[0]].operands[0]
+        image = copy.append(node(item.op, copy.position[source], **item.mapping))
+        return copy.append(write.reshape(image, program.types[value].shape))
+
+    read = {values[0] for item, values in program.numbered() if _reads_image(program, item)}
+    return without_dead_code(with_rewritten(program, read, activated)) if read else program
+
+
+def _reads_image(program: Graph, item: Node) -> bool:
+    if item.op not in RECTIFIERS or (reshape := program.node_of[item.operands[0]]).op not in RESHAPES:
+        return False
+    [value] = reshape.operands
+    while (maker := program.node_of[value]).op == _SUM:
+        value = maker.operands[0]
+    return maker.op == CONV2D and len(program.readers[item.operands[0]]) == len(program.readers[reshape.operands[0]]) == 1
