@@ -231,6 +231,19 @@ def test_first_convolutions_are_generated(
     assert error_of(run_program, p.graph(), scale=0.3) < 2 * ROUNDING["float16"]
 
 
+@pytest.mark.parametrize("op", ["block", "relu", "pad"])
+@pytest.mark.parametrize("window", [3, 5])
+def test_first_convolutions_read_what_is_computed(run_program: RunProgram, op: str, window: int) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((8, 3, 6, 5), "float16", "x"), p.new_input((8, 3, window, window), "float16", "w")
+    made = doubled(p, x, 1) if op == "block" else p.relu(x) if op == "relu" else p.pad(x, ((0, 0), (0, 0), (0, 1), (1, 0)))
+    filters = doubled(p, w, 1) if op == "block" else w
+    p.mark_output(doubled(p, p.conv2d(made, filters, pads=(2, 1, 2, 1)), 1))
+    p.mark_output(p.relu(p.conv2d(made, p.new_input((8, 3, window, window), "float16", "v", weight=True), 2, pads=(1,) * 4)))
+    assert kernels(p.graph()).count(LaunchKind.IMPLICIT_PRODUCT) == 2
+    assert error_of(run_program, p.graph(), scale=0.3) < 2 * ROUNDING["float16"]
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "groups"),
     [((7, 3, 6, 5), "float16", 1), ((8, 8, 6, 5), "float16", 1), ((8, 3, 6, 5), "float32", 1), ((8, 4, 6, 5), "float16", 2)],
