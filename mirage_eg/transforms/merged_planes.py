@@ -3,9 +3,10 @@ one dim, where all ops treat them alike.
 
 A 1×1 convolution is a product over all H·W positions, but biases and activations of its image have H and W as dims of their
 own. The search would tile both, and pad each; a plane of 7×7 in tiles of 8×16 is 2.6 times its size, and its rows are not
-aligned. So planes are merged that some op has as one dim, and those of programs without products. Batch dims are merged where
-a result has more dims than a grid: a block would have all of one. A µGraph of the program with merged planes becomes one of
-the given program by reshapes of its inputs and outputs, which are views.
+aligned. So planes are merged that some op has as one dim, and those of programs without products. There short rows are merged
+with what is before them, too: filters of 512 × 512 × 9 in tiles of 16 places took 10.6 µs on an H200, 3.7 predicted. Batch dims
+are merged where a result has more dims than a grid: a block would have all of one. A µGraph of the program with merged planes
+becomes one of the given program by reshapes of its inputs and outputs, which are views.
 """
 
 from collections.abc import Sequence
@@ -26,6 +27,7 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.transforms.viewed_program import ViewedProgram, is_channels_last
 
 _RANKS = (4, 5)  # of images and volumes
+_SHORT, _VECTOR = 32, 8  # elements of a row that is merged with others, and of a load
 Groups = tuple[tuple[int, ...], ...]  # the dims of a value; those of one group become one dim
 
 
@@ -51,6 +53,7 @@ def _groups(program: Graph) -> list[Groups] | None:
     if all(item.kind in _POINTWISE for item in program.nodes):
         reduced = ((item.operands[0], item["dim"]) for item in program.nodes if item.kind is Kind.REDUCTION)
         pairs |= {pair for value, dim in reduced for pair in pairwise(axes.dims[value][dim])}
+        pairs |= _short_rows(axes)
     else:
         pairs &= {pair for dims in axes.dims for dim in dims for pair in pairwise(dim)}
     pairs = _adjacent(axes, pairs | _batches(program, axes))
@@ -80,6 +83,12 @@ def _planes(axes: Axes) -> set[tuple[int, int]]:
         for one, other in pairwise(dims[2:])
         if len(one) == len(other) == 1
     }
+
+
+def _short_rows(axes: Axes) -> set[tuple[int, int]]:
+    """The axes of last dims that are no whole vectors, such as the places of a window, with those before them."""
+    ends = [dims[-2:] for dims in axes.dims if len(dims) > 1 and all(len(dim) == 1 for dim in dims[-2:])]
+    return {(one[0], other[0]) for one, other in ends if axes.sizes[other[0]] < _SHORT and axes.sizes[other[0]] % _VECTOR}
 
 
 def _batches(program: Graph, axes: Axes) -> set[tuple[int, int]]:

@@ -164,3 +164,23 @@ def test_a_pointwise_convolution_is_searched_with_merged_planes() -> None:
     p.mark_output(p.max_pool2d(p.relu(product) + rows, window=(2, 2), strides=(1, 1)))
     best = optimize("pointwise", p.graph(), Options(device="cpu", gpu="h200", cache=False, top=1)).candidates[0]
     assert [[kind.shape for kind in block.output_types] for block in best.graph.blocks] == [[(1, 8, 6)]]
+
+
+@pytest.mark.parametrize(("last", "merges"), [(9, True), (16, False), (35, False)])
+def test_short_rows_of_elementwise_programs_are_one_dim_with_those_before(last: int, merges: bool) -> None:
+    p = new_kernel_graph()
+    w, factor = p.new_input((6, 5, last), "float16", "w"), p.new_input((6, 1, 1), "float16", "s")
+    p.mark_output(p.exp(w * factor))
+    merged = merged_planes(p.graph())
+    assert (merged is not None) is merges
+    if merged is not None:
+        assert merged.program.output_types[0].shape == (6, 5 * last)
+        arrays = inputs_of(p.graph())
+        joined = merged.joined(merged.program)
+        assert worst(evaluate(joined, arrays, FloatAlgebra()), evaluate(p.graph(), arrays, FloatAlgebra())) == 0
+
+
+def test_a_short_row_with_numbers_of_its_own_stays() -> None:
+    p = new_kernel_graph()
+    p.mark_output(p.new_input((6, 5, 9), "float16", "w") * p.new_input((5, 1), "float16", "s"))
+    assert merged_planes(p.graph()) is None
