@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from mirage_eg.backends.triton.field_helpers import ASSEMBLER
 
-MOST_SUMS = 16
+_MOST_SUMS = 16
 
 
 def name_of(sums: int) -> str:
@@ -41,4 +41,4 @@ def {name_of(sums)}({operands}):
 '''
 
 
-PRODUCT_HELPERS: Mapping[str, str] = {name_of(sums): _source(sums) for sums in range(2, MOST_SUMS + 1)}
+PRODUCT_HELPERS: Mapping[str, str] = {name_of(sums): _source(sums) for sums in range(2, _MOST_SUMS + 1)}

@@ -43,8 +43,8 @@ def with_folded_norms(program: Graph) -> Graph:
             else:
                 shift = by if step.op == _SUM else copy.append(write.scale(by, -1))
         image, weight = (copy.position[operand] for operand in convolution.operands)
-        if factor is not None:
-            weight = copy.append(node(_PRODUCT, weight, copy.append(write.reshape(factor, (channels, 1, 1, 1)))))
+        assert factor is not None
+        weight = copy.append(node(_PRODUCT, weight, copy.append(write.reshape(factor, (channels, 1, 1, 1)))))
         result = copy.append(node(convolution.op, image, weight, **convolution.mapping))
         return result if shift is None else copy.append(node(_SUM, result, shift))
 
@@ -52,7 +52,8 @@ def with_folded_norms(program: Graph) -> Graph:
 
 
 def _run(program: Graph, convolved: int) -> list[int]:
-    """A convolution and what sums and products with a number of each channel make of it, if it ends as those of the library."""
+    """A convolution and what sums and products with a number of each channel make of it: one product at least, and an end as
+    the library's kernel has it."""
     found = [convolved]
     while len(program.readers[found[-1]]) == 1:
         [place] = program.readers[found[-1]]
@@ -91,7 +92,7 @@ def _is_large(program: Graph, item: Node, values: range) -> bool:
 def with_activated_images(program: Graph) -> Graph:
     """The program in which a relu of a reshaped image, of which a convolution is a term, is one of the image.
 
-    Laws move reshapes to what is read, and the library has no relu behind them.
+    The laws may leave a reshape before the relu. Such a relu is no part of the library's kernel.
     """
 
     def activated(copy: GraphCopy, item: Node, value: int) -> int:

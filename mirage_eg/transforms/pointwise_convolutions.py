@@ -73,6 +73,8 @@ def with_convolutions(program: Graph) -> Graph:
     The library computes these channels last as one product, and a batch of products of few columns slowly. Elementwise ops
     behind them are ops on images, too: the library's kernels of convolutions have some.
     """
+    if not any(_is_of_images(program, item) for item in program.nodes):
+        return program
     copy, images = GraphCopy(program), dict[int, int]()  # the images, with one dim for all positions and one of extent 1
     for item, values in copy:
         image = _image(program, copy, images, item, *values) if len(values) == 1 else None
@@ -82,7 +84,7 @@ def with_convolutions(program: Graph) -> Graph:
             [value] = values
             images[value] = image
             copy.position[value] = copy.append(write.reshape(image, program.types[value].shape))
-    return without_dead_code(copy.graph()) if images else program
+    return without_dead_code(copy.graph())
 
 
 def _image(program: Graph, copy: GraphCopy, images: Mapping[int, int], item: Node, value: int) -> int | None:

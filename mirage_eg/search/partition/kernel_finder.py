@@ -7,7 +7,6 @@ from functools import cached_property
 from mirage_eg.backends.cost.block_cost import slowdown
 from mirage_eg.backends.cost.devices import Device
 from mirage_eg.backends.cost.lower_bound import flops_of_product
-from mirage_eg.backends.launches.launch_graph import launches_of
 from mirage_eg.backends.triton.storage import product_dtype
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import is_op
@@ -15,7 +14,7 @@ from mirage_eg.ir.op.elementwise import TERMS
 from mirage_eg.ir.ops import Kind
 from mirage_eg.search.partition.chosen_rows import copies_us
 from mirage_eg.search.partition.plan_records import PlanPart, Segment, SegmentKernels
-from mirage_eg.search.partition.segment_search import SegmentSearch, library_kernels
+from mirage_eg.search.partition.segment_search import SegmentSearch, is_library_kernel, library_kernels
 from mirage_eg.search.partition.segments import barriers, segment_program
 from mirage_eg.search.trace import Traced
 
@@ -101,8 +100,7 @@ class KernelFinder:
     def library(self, segment: Segment) -> tuple[PlanPart, ...]:
         """The kernel of the library that computes a segment, if there is one."""
         program = segment_program(self.program, segment)
-        is_one = len(launches_of(program).kernels) <= 1
-        return self._parts(segment, [library_kernels(self.device, program)]) if is_one else ()
+        return self._parts(segment, [library_kernels(self.device, program)]) if is_library_kernel(program) else ()
 
     def _parts(self, segment: Segment, found: Sequence[SegmentKernels]) -> tuple[PlanPart, ...]:
         best: dict[int, SegmentKernels] = {}

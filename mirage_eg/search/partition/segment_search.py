@@ -283,7 +283,7 @@ def best_kernels(
     """The µGraphs kept for a segment, cheapest first: `keep`, and the best of each number of kernels; one op, a
     fused convolution, an attention or a product with its bias is a library kernel, too."""
     kernels = [*others, *(kernels for entry in instantiated for kernels in entry.kernels)]
-    if min(len(launches_of(it).kernels) for it in (program, as_library(program))) <= 1:
+    if is_library_kernel(program):
         kernels.insert(0, library_kernels(task.device, program))
     kernels.sort(key=_order)
     leading = {entry.count: entry for entry in reversed(kernels)}.values()  # the best of each number of kernels
@@ -291,14 +291,18 @@ def best_kernels(
     return tuple(sorted(kept, key=_order))
 
 
-def as_library(program: Graph) -> Graph:
-    """A segment's program as the library computes it."""
+def is_library_kernel(program: Graph) -> bool:
+    """Whether the library computes a segment's program in one kernel."""
+    return len(launches_of(program).kernels) <= 1 or len(launches_of(_as_library(program)).kernels) <= 1
+
+
+def _as_library(program: Graph) -> Graph:
     return with_convolutions(with_shifts(program))
 
 
 def library_kernels(device: Device, program: Graph) -> SegmentKernels:
     """A segment's program as library kernels."""
-    library = as_library(program)
+    library = _as_library(program)
     costs = predict(library, device)
     return SegmentKernels(library, sum(cost.us for cost in costs), len(costs), proved=True, fused=False)
 
