@@ -165,14 +165,16 @@ def _convolution_work(graph: Graph, launch: Launch, dram: int) -> KernelWork:
     [product] = (it.product for it in implicit_products(graph) if it.nodes == launch.nodes)
     if isinstance(product, WindowOp):
         return replace(_window_work(product, dram), copied=converted_bytes(graph, graph.nodes[launch.nodes[0]]))
-    slowdown, ops = 1.0 if product.is_half else _IN_FLOAT32, (graph.nodes[it] for it in launch.nodes[1:])
-    behind = sum(functions_of(it.op, it.mapping) for it in ops if it.kind is Kind.ELEMENTWISE)
+    slowdown, size = 1.0 if product.is_half else _IN_FLOAT32, prod(product.result)
+    ops = [graph.numbered()[it] for it in launch.nodes[1:]]
+    of_images = [it for it, values in ops if prod(graph.types[values[0]].shape) == size]  # others are of a row of each tile
+    behind = sum(functions_of(it.op, it.mapping) for it in of_images if it.kind is Kind.ELEMENTWISE)
     if product.is_small:
         item, steps = graph.nodes[launch.nodes[0]], _STEP * (1 + product.terms.rows / 128) * product.loop / product.parts
         parts = 0 if product.parts == 1 else 8 * product.parts * prod(product.result)
         dram, copied = dram + _filter_bytes(graph, item), converted_bytes(graph, item) + parts
         return KernelWork("convolution", dram, 2 * product.gathered * product.tile, steps=steps, copied=copied)
-    functions = (behind + (_APART if product.steps[-1] > 1 else 0)) * prod(product.result)
+    functions = (behind + (_APART if product.steps[-1] > 1 else 0)) * size
     flops, weight = 2 * product.gathered * product.tile, graph.nodes[launch.nodes[0]].operands[1]
     is_copied = product.copies_filter and weight not in marked_weights(graph) | prepared_values(graph)
     copied = 2 * graph.types[weight].nbytes if is_copied else 0

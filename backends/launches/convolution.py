@@ -34,7 +34,7 @@ class FusedConvolution:
 
 
 def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
-    """The fused convolutions of a kernel graph; where two end in one relu, the last of them."""
+    """The fused convolutions of a kernel graph; where two end in one relu, the one with more ops, or the last."""
     ops = {item.op for item in graph.nodes}
     if CONV2D not in ops or ops.isdisjoint(_ACTIVATIONS) or dims_of(graph):
         return ()
@@ -43,7 +43,8 @@ def fused_convolutions(graph: Graph) -> tuple[FusedConvolution, ...]:
         if fixed.isdisjoint(values) and _may_be_fused(graph, item, values):
             fused = _fused(graph, position)
             if fused is not None:
-                found[fused.values[-1]] = fused
+                other = found.get(fused.values[-1], fused)
+                found[fused.values[-1]] = max(fused, other, key=lambda it: len(it.values))
     return tuple(found.values())
 
 

@@ -1,11 +1,14 @@
 """Factors and shifts of each channel behind a convolution become those of its filters, and one bias.
 
 (conv(x, w) − m) · s + b = conv(x, w · s) + (b − m · s)     a batch norm with its own statistics
+(conv(x, w) + b) + (conv(y, v) + c) = (conv(x, w) + (b + c)) + conv(y, v)     the shortcut of a residual block
 
 The library adds a bias and an image, and takes a relu, in the kernel of a convolution. So this is for convolutions in half
 precision that end so, and that are large: the filters are computed in each call. Nothing here is trusted: candidates are
 verified against the program as it was written.
 """
+
+from collections.abc import Iterable
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
@@ -18,9 +21,9 @@ from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.windows import CONV2D
 
-_LARGE = 1 << 32  # operations: 6 µs on an H200
+LARGE = 1 << 32  # operations: 6 µs on an H200
 (_SUM,), (_PRODUCT,) = SUMS, PRODUCTS
-_AFFINE = frozenset((*TERMS, *PRODUCTS))
+AFFINE = frozenset((*TERMS, *PRODUCTS))
 
 
 def with_folded_norms(program: Graph) -> Graph:
@@ -30,25 +33,58 @@ def with_folded_norms(program: Graph) -> Graph:
 
     def folded(copy: GraphCopy, item: Node, value: int) -> int:
         convolved, values = runs_of[value]
-        convolution, channels = program.node_of[convolved], program.types[value].shape[1]
-        factor: int | None = None
-        shift: int | None = None
-        for step in map(program.node_of.__getitem__, values):
-            by = copy.position[step.operands[1]]
-            if step.op == _PRODUCT:
-                factor = by if factor is None else copy.append(node(_PRODUCT, factor, by))
-                shift = None if shift is None else copy.append(node(_PRODUCT, shift, by))
-            elif shift is not None:
-                shift = copy.append(node(step.op, shift, by))
-            else:
-                shift = by if step.op == _SUM else copy.append(write.scale(by, -1))
-        image, weight = (copy.position[operand] for operand in convolution.operands)
+        convolution = program.node_of[convolved]
+        factor, shift = factor_and_shift(copy, [program.node_of[step] for step in values])
         assert factor is not None
-        weight = copy.append(node(_PRODUCT, weight, copy.append(write.reshape(factor, (channels, 1, 1, 1)))))
+        image, weight = (copy.position[operand] for operand in convolution.operands)
+        by = copy.append(write.reshape(factor, (program.types[value].shape[1], 1, 1, 1)))
+        weight = copy.append(node(_PRODUCT, weight, by))
         result = copy.append(node(convolution.op, image, weight, **convolution.mapping))
         return result if shift is None else copy.append(node(_SUM, result, shift))
 
-    return with_rewritten(program, runs_of.keys(), folded)
+    return _with_one_shift(with_rewritten(program, runs_of.keys(), folded))
+
+
+def _with_one_shift(program: Graph) -> Graph:
+    """The program in which a sum of two shifted convolutions has one shift: the other one would be a kernel of its own."""
+
+    def joined(copy: GraphCopy, item: Node, value: int) -> int:
+        (image, by), (other, other_by) = (
+            map(copy.position.__getitem__, program.node_of[operand].operands) for operand in item.operands
+        )
+        shift = copy.append(node(_SUM, by, other_by))
+        return copy.append(node(_SUM, copy.append(node(_SUM, image, shift)), other))
+
+    sums = {values[0] for item, values in program.numbered() if item.op == _SUM}
+    ends = {it for it in sums if all(_is_shifted(program, operand) for operand in program.node_of[it].operands)}
+    return without_dead_code(with_rewritten(program, ends, joined)) if ends else program
+
+
+def _is_shifted(program: Graph, value: int) -> bool:
+    """Whether one op reads a value that is a large convolution with a shift of its channels."""
+    item = program.node_of[value]
+    if item.op != _SUM or len(program.readers[value]) > 1 or not is_of_channels(program, item.operands[0], item):
+        return False
+    convolved = item.operands[0]
+    return len(program.readers[convolved]) == 1 and _is_large(
+        program, program.node_of[convolved], range(convolved, convolved + 1)
+    )
+
+
+def factor_and_shift(copy: GraphCopy, steps: Iterable[Node]) -> tuple[int | None, int | None]:
+    """The positions of what sums, differences and products with a number of each channel multiply by, and add then."""
+    factor: int | None = None
+    shift: int | None = None
+    for step in steps:
+        by = copy.position[step.operands[1]]
+        if step.op == _PRODUCT:
+            factor = by if factor is None else copy.append(node(_PRODUCT, factor, by))
+            shift = None if shift is None else copy.append(node(_PRODUCT, shift, by))
+        elif shift is not None:
+            shift = copy.append(node(step.op, shift, by))
+        else:
+            shift = by if step.op == _SUM else copy.append(write.scale(by, -1))
+    return factor, shift
 
 
 def _run(program: Graph, convolved: int) -> list[int]:
@@ -58,14 +94,14 @@ def _run(program: Graph, convolved: int) -> list[int]:
     while len(program.readers[found[-1]]) == 1:
         [place] = program.readers[found[-1]]
         item, values = program.numbered()[place]
-        if item.op not in _AFFINE or not _is_of_channels(program, found[-1], item):
+        if item.op not in AFFINE or not is_of_channels(program, found[-1], item):
             ends = item.op in RECTIFIERS or (item.op == _SUM and _is_residual(program, item, *values))
             return found if ends and any(program.node_of[value].op == _PRODUCT for value in found) else []
         found.extend(values)
     return []
 
 
-def _is_of_channels(program: Graph, value: int, item: Node) -> bool:
+def is_of_channels(program: Graph, value: int, item: Node) -> bool:
     """Whether the second operand of an op on a value has a number for each channel."""
     shape = program.types[item.operands[1]].shape
     return item.operands[0] == value and shape == (program.types[value].shape[1], 1, 1)
@@ -86,7 +122,7 @@ def _is_large(program: Graph, item: Node, values: range) -> bool:
         return False
     weight = program.types[item.operands[1]]
     is_aligned = all(extent % ALIGNED_HALVES == 0 for extent in weight.shape[:2]) and weight.dtype.itemsize == 2
-    return is_aligned and item["groups"] == 1 and flops_of_product(program, item, values[0]) >= _LARGE
+    return is_aligned and item["groups"] == 1 and flops_of_product(program, item, values[0]) >= LARGE
 
 
 def with_activated_images(program: Graph) -> Graph:

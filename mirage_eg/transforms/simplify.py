@@ -38,6 +38,7 @@ from mirage_eg.ir.reached import operands_first
 from mirage_eg.transforms.broadcasts import with_late_broadcasts
 from mirage_eg.transforms.early_picks import with_early_picks
 from mirage_eg.transforms.folded_norms import with_activated_images, with_folded_norms
+from mirage_eg.transforms.joined_convolutions import with_joined_convolutions
 from mirage_eg.transforms.matrix_chains import associate
 from mirage_eg.transforms.merged_reductions import with_merged_reductions
 from mirage_eg.transforms.padded_windows import with_pads_of_windows
@@ -103,6 +104,7 @@ def _with_late_slices(program: Graph) -> Graph:
 
 _PASSES: Mapping[str, Callable[[Graph], Graph]] = {
     "pads of windows": with_pads_of_windows,
+    "sums of convolutions": with_joined_convolutions,
     "norms of channels": with_folded_norms,
     "1×1 convolutions": with_pointwise_products,
     "patch convolutions": with_patch_products,

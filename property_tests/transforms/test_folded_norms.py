@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_eg import new_kernel_graph
+from mirage_eg import Tensor, new_kernel_graph
 from mirage_eg.backends.cost.devices import DEVICES
 from mirage_eg.backends.launches.launch_graph import LaunchKind, launches_of
 from mirage_eg.ir.expand import expand
@@ -18,7 +18,7 @@ from mirage_eg.verify.reference import Reference
 
 @pytest.fixture
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folded_norms, "_LARGE", 0)
+    monkeypatch.setattr(folded_norms, "LARGE", 0)
 
 
 def behind_a_convolution(
@@ -88,3 +88,23 @@ def test_what_is_behind_is_a_part_of_the_librarys_kernel(window: int, channels: 
     found = library_kernels(DEVICES["H200"], simplify(expand(p.graph())).after)
     assert [launch.kind for launch in launches_of(found.graph).kernels] == [LaunchKind.CONVOLUTION]
     assert Reference(p.graph()).check(found.graph).equal
+
+
+@pytest.mark.usefixtures("of_any_size")
+@pytest.mark.parametrize(("window", "stride"), [(3, 1), (1, 2)])
+def test_a_shortcut_with_a_norm_is_no_kernel_besides_its_convolution(window: int, stride: int) -> None:
+    p = new_kernel_graph()
+    x = p.new_input((8, 64, 32, 32), "float16", "x")
+
+    def normalized(name: str, window: int) -> Tensor:
+        filters = p.new_input((64, 64, window, window), "float16", name)
+        by, shift = (p.reshape(p.new_input((64,), "float16", name + of), (64, 1, 1)) for of in "ms")
+        convolved = p.conv2d(x, filters, strides=(stride, stride), pads=(window // 2,) * 4)
+        return p.add(p.mul(convolved, by), shift)
+
+    p.mark_output(p.relu(p.add(normalized("w", 3), normalized("v", window))))
+    found = library_kernels(DEVICES["H200"], simplify(expand(p.graph())).after).graph
+    of_images = [it.kind for it in launches_of(found).kernels if found.types[it.results[0]].shape[0] == 8]
+    assert len(of_images) == 2
+    assert of_images[-1] == LaunchKind.CONVOLUTION
+    assert Reference(p.graph()).check(found).equal
