@@ -279,14 +279,10 @@ def _with_channels(graph: Graph, nodes: tuple[int, ...], taken: Collection[int])
 
 
 def _of_channels(graph: Graph) -> set[int]:
-    """The values along one dim at most that reshapes and elementwise ops make of inputs alone, and that others read."""
-    found = {*graph.input_values}
-    for item, values in graph.numbered():
-        is_made = item.op in RESHAPES or item.kind is Kind.ELEMENTWISE
-        if is_made and found.issuperset(item.operands) and graph.readers[values[0]]:
-            shape = graph.types[values[0]].shape
-            found.update(values if prod(shape) == max(shape, default=1) else ())
-    return found.difference(graph.input_values)
+    """The values along one dim at most that reshapes and elementwise ops make, and that others read."""
+    made = (values[0] for item, values in graph.numbered() if item.op in RESHAPES or item.kind is Kind.ELEMENTWISE)
+    shapes = ((value, graph.types[value].shape) for value in made if graph.readers[value])
+    return {value for value, shape in shapes if prod(shape) == max(shape, default=1)}
 
 
 def _is_epilogue(graph: Graph, item: Node, values: range, shape: Shape) -> bool:

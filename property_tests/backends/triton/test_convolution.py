@@ -139,6 +139,31 @@ def test_convolutions_of_any_windows_are_right(run_program: RunProgram, data: st
     assert error_of(run_program, program) < ROUNDING["float32"]
 
 
+@pytest.mark.usefixtures("of_any_size")
+def test_numbers_of_channels_of_another_kernel_are_changed_with_the_image(run_program: RunProgram) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 3, 6, 5), "float32", "x"), p.new_input((4, 3, 3, 3), "float32", "w")
+    mean = p.mean(p.new_input((4, 7), "float32", "a"), 1)
+    shift = p.sub(p.mul(p.reshape(mean, (4, 1, 1)), p.new_input((4, 1, 1), "float32", "b")), p.new_input((4, 1, 1), "float32"))
+    p.mark_output(p.relu(p.add(p.conv2d(x, w), shift)))
+    [of_means, convolution] = launches_of(p.graph()).kernels
+    assert (of_means.kind, convolution.kind) == (LaunchKind.LIBRARY, LaunchKind.IMPLICIT_PRODUCT)
+    assert error_of(run_program, p.graph()) < ROUNDING["float32"]
+
+
+def test_functions_of_numbers_of_channels_cost_nothing() -> None:
+    def program(of_channels: bool) -> Graph:
+        p = new_kernel_graph()
+        y = p.conv2d(p.new_input((64, 3, 128, 128), "float16", "x"), p.new_input((64, 3, 3, 3), "float16", "w"))
+        shift = p.new_input((64, 1, 1), "float16", "b")
+        p.mark_output(p.add(y, p.exp(shift)) if of_channels else p.exp(p.add(y, shift)))
+        assert kernels(p.graph()) == [LaunchKind.IMPLICIT_PRODUCT]
+        return p.graph()
+
+    [[of_channels], [of_images]] = (predict(program(it), DEVICES["H200"]) for it in (True, False))
+    assert of_channels.us < 0.95 * of_images.us
+
+
 def volumes(channels: int, dtype: str) -> Graph:
     p = new_kernel_graph()
     x, w = p.new_input((16, channels, 32, 32, 32), dtype, "x"), p.new_input((64, channels, 3, 3, 3), dtype, "w")
