@@ -58,7 +58,17 @@ def image_layouts(graph: Graph, declared: frozenset[int]) -> dict[int, Shape]:
     found = {value: channels_last(graph.types[value].shape) for value in _images(graph) - fixed if _has_order(graph, value)}
     for image in [*found]:
         found |= _reshaped_to(graph, image, found[image], fixed)
+    for weight in _filters(graph) - fixed:
+        strides = channels_last(graph.types[weight].shape)
+        if _has_order(graph, weight) and (written := _reshaped_to(graph, weight, strides, fixed)):
+            found |= {weight: strides, **written}
     return found
+
+
+def _filters(graph: Graph) -> set[int]:
+    """What the library's convolutions channels last have as filters."""
+    convolutions = (item for item in graph.nodes if item.op == CONV2D and item["groups"] == 1)
+    return {item.operands[1] for item in convolutions if is_channels_last_convolution(graph, item)}
 
 
 def ordered_ends(graph: Graph, may: bool = False) -> tuple[frozenset[int], frozenset[int]]:

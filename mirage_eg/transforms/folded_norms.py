@@ -9,6 +9,7 @@ verified against the program as it was written.
 """
 
 from collections.abc import Iterable
+from math import prod
 
 from mirage_eg.backends.cost.lower_bound import flops_of_product
 from mirage_eg.backends.launches.aligned_rows import ALIGNED_HALVES
@@ -19,6 +20,7 @@ from mirage_eg.ir.node import Node, node
 from mirage_eg.ir.op.elementwise import PRODUCTS, RECTIFIERS, SUMS, TERMS
 from mirage_eg.ir.op.moves import RESHAPES
 from mirage_eg.ir.passes import without_dead_code
+from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import CONV2D
 
 LARGE = 1 << 32  # operations: 6 µs on an H200
@@ -37,8 +39,10 @@ def with_folded_norms(program: Graph) -> Graph:
         factor, shift = factor_and_shift(copy, [program.node_of[step] for step in values])
         assert factor is not None
         image, weight = (copy.position[operand] for operand in convolution.operands)
-        by = copy.append(write.reshape(factor, (program.types[value].shape[1], 1, 1, 1)))
-        weight = copy.append(node(_PRODUCT, weight, by))
+        shape = program.types[convolution.operands[1]].shape
+        by = copy.append(write.reshape(factor, (shape[0], 1, 1, 1)))
+        product = copy.append(node(_PRODUCT, channels_behind(copy, weight, shape), by))
+        weight = channels_before(copy, product, shape)
         result = copy.append(node(convolution.op, image, weight, **convolution.mapping))
         return result if shift is None else copy.append(node(_SUM, result, shift))
 
@@ -85,6 +89,19 @@ def factor_and_shift(copy: GraphCopy, steps: Iterable[Node]) -> tuple[int | None
         else:
             shift = by if step.op == _SUM else copy.append(write.scale(by, -1))
     return factor, shift
+
+
+def channels_behind(copy: GraphCopy, weight: int, shape: Shape) -> int:
+    """The filters of a shape as [O, *window, C]: the library reads them so."""
+    filters, channels, *window = shape
+    ordered = write.transpose(weight, (0, 2, 3, 1)) if channels > 1 < prod(window) else None
+    return copy.append(ordered or write.reshape(weight, (filters, *window, channels)))
+
+
+def channels_before(copy: GraphCopy, weight: int, shape: Shape) -> int:
+    """The filters of a shape that are [O, *window, C]."""
+    ordered = write.transpose(weight, (0, 3, 1, 2)) if shape[1] > 1 < prod(shape[2:]) else None
+    return copy.append(ordered or write.reshape(weight, shape))
 
 
 def _run(program: Graph, convolved: int) -> list[int]:

@@ -25,7 +25,14 @@ from mirage_eg.ir.op.moves import PAD
 from mirage_eg.ir.passes import without_dead_code
 from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.windows import CONV2D
-from mirage_eg.transforms.folded_norms import AFFINE, LARGE, factor_and_shift, is_of_channels
+from mirage_eg.transforms.folded_norms import (
+    AFFINE,
+    LARGE,
+    channels_before,
+    channels_behind,
+    factor_and_shift,
+    is_of_channels,
+)
 
 _MANY = 1 << 23  # elements of an image, which a kernel of its own would read and write in 8 µs on an H200
 (_SUM,), (_PRODUCT,) = SUMS, PRODUCTS
@@ -140,29 +147,30 @@ def _around(program: Graph, largest: Node, pads: Shape, window: Shape) -> tuple[
 def _filter(program: Graph, copy: GraphCopy, joined: _Joined, factors: Sequence[int | None]) -> int:
     """The position of the sum of all filters, each with its factors, in the largest window."""
     image, weight = joined.largest.operands
-    filters, channels, *_ = program.types[weight].shape
-    dtype = program.types[weight].dtype
+    shape, dtype = program.types[weight].shape, program.types[weight].dtype
+    filters, channels, *_ = shape
     by_place: dict[tuple[Shape, Shape], list[int]] = {}
     for term, factor in zip(joined.terms, factors, strict=True):
         by = [] if factor is None else [copy.append(write.reshape(factor, (filters, 1, 1, 1)))]
         if term.of != image:
             item = program.node_of[term.of]
             place = _around(program, joined.largest, item["pads"], _window(program, term))
-            by = [copy.position[item.operands[1]], *by]
+            own = program.types[item.operands[1]].shape
+            by = [channels_behind(copy, copy.position[item.operands[1]], own), *by]
         else:
             place = _around(program, joined.largest, (0,) * 4, (1, 1))
             if channels > 1:
                 eye = copy.append(node("eye", extent=filters, dtype=dtype))
-                by = [copy.append(write.reshape(eye, (filters, channels, 1, 1))), *by]
+                by = [copy.append(write.reshape(eye, (filters, 1, 1, channels))), *by]
         by_place.setdefault(place, []).append(_chain(copy, _PRODUCT, by))
     padded = []
-    for (before, after), own in by_place.items():
-        whole = _chain(copy, _SUM, own)
+    for (before, after), terms in by_place.items():
+        whole = _chain(copy, _SUM, terms)
         if any((*before, *after)):
-            around = {"before": (0, 0, *before), "after": (0, 0, *after)}
+            around = {"before": (0, *before, 0), "after": (0, *after, 0)}
             whole = copy.append(node(PAD.name, whole, **around, value=Fraction(0)))
         padded.append(whole)
-    return _chain(copy, _SUM, padded)
+    return channels_before(copy, _chain(copy, _SUM, padded), shape)
 
 
 def _chain(copy: GraphCopy, op: str, terms: Sequence[int]) -> int:
