@@ -6,7 +6,8 @@ from mirage_eg.backends.cost.library_products import MOVED_ROWS
 from mirage_eg.backends.launches.aligned_rows import narrowed_rows, with_gaps
 from mirage_eg.backends.launches.attention import ROWS_OF_FLASH, LibraryAttention
 from mirage_eg.backends.launches.image_layouts import is_channels_last_convolution
-from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind
+from mirage_eg.backends.launches.launch_graph import Launch, LaunchKind, launches_of
+from mirage_eg.backends.launches.merged_views import merged_views
 from mirage_eg.backends.launches.placement import placement_of
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
@@ -35,8 +36,20 @@ def _spread_bytes(graph: Graph) -> Mapping[int, int]:
 
 
 def reordered_bytes(graph: Graph, launch: Launch) -> int:
-    """The bytes that copies of a kernel's result move, which the caller has with other rows, or as a row-major image."""
-    return _spread_bytes(graph).get(launch.results[-1], 0) + _image_bytes(graph, launch) + _attention_bytes(graph, launch)
+    """The bytes that copies move: of a kernel's result, which the caller has with other rows, or as a row-major image, and of
+    operands that are copied from views."""
+    of_result = _spread_bytes(graph).get(launch.results[-1], 0) + _image_bytes(graph, launch) + _attention_bytes(graph, launch)
+    return of_result + sum(_laid_bytes(graph).get((launch.step, operand), 0) for operand in launch.operands)
+
+
+@once_per_graph
+def _laid_bytes(graph: Graph) -> Mapping[tuple[int, int], int]:
+    """The bytes that copies of views move, by the step of the first kernel that reads a copy, and the copied value."""
+    found = dict[int, tuple[int, int]]()
+    for launch in launches_of(graph).kernels:
+        for operand in merged_views(graph).laid.keys() & {*launch.operands}:
+            found.setdefault(operand, (launch.step, operand))
+    return {key: 2 * graph.types[operand].nbytes for operand, key in found.items()}
 
 
 def _attention_bytes(graph: Graph, launch: Launch) -> int:
