@@ -36,6 +36,11 @@ def transpose(x: int, permutation: Shape) -> Node:
     return node("transpose", x, permutation=permutation)
 
 
+def sliced(x: int, dim: int, stop: int, step: int) -> Node:
+    """Every `step`-th element from the first on to before `stop` along a dim."""
+    return node("slice", x, dim=dim, start=0, stop=stop, step=step)
+
+
 def concat(*operands: int, dim: int) -> Node:
     """The operands joined along a dim."""
     return node("concat", *operands, dim=dim)

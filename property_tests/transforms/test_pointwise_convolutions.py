@@ -58,6 +58,24 @@ def test_large_convolutions_in_float32_stay(dtype: str, extent: int, op: str) ->
     assert op in [item.op for item in with_pointwise_products(graph.graph()).nodes]
 
 
+@pytest.mark.parametrize(
+    ("channels", "filters", "dtype", "op"),
+    [
+        (64, 128, "float16", "matmul"),
+        (64, 256, "float16", "conv2d"),
+        (128, 128, "float16", "conv2d"),
+        (64, 64, "float32", "conv2d"),
+    ],
+)
+def test_strided_convolutions_that_cudnn_computes_slowly_are_products(channels: int, filters: int, dtype: str, op: str) -> None:
+    graph = new_kernel_graph()
+    x, w = graph.new_input((2, channels, 5, 6), dtype), graph.new_input((filters, channels, 1, 1), dtype)
+    graph.mark_output(graph.conv2d(x, w, (2, 3)))
+    after = with_pointwise_products(graph.graph())
+    assert op in [item.op for item in after.nodes]
+    assert verify(graph.graph(), after).equal
+
+
 def test_other_products_are_no_convolutions() -> None:
     graph = new_kernel_graph()
     x, w = graph.new_input((1, 4, 3, 2), "float32", name="x"), graph.new_input((6, 4, 1, 1), "float32", name="w")

@@ -258,3 +258,17 @@ def transposing(pixels: int) -> Graph:
 def test_a_kernel_that_stores_single_elements_of_rows_is_slow() -> None:
     single, several = (cost(transposing(pixels)).us for pixels in (1, 16))
     assert single > 3 * several
+
+
+def test_positions_of_an_image_that_are_copied_first_cost_their_copy() -> None:
+    def of_positions(extent: int, step: int) -> Graph:
+        p, shape = new_kernel_graph(), (64, 64, extent, extent)
+        x = p.new_input(shape, "float16", "x", strides=channels_last(shape))
+        x = p.slice(p.slice(x, 2, 0, extent, step), 3, 0, extent, step)
+        y = p.conv2d(p.reshape(x, (64, 64, 32 * 32, 1)), p.new_input((128, 64, 1, 1), "float16", "w", weight=True))
+        p.mark_output(y)
+        return p.graph()
+
+    every, second = (cost(of_positions(extent, step)) for extent, step in ((32, 1), (64, 2)))
+    moved = 2 * 64 * 64 * 32 * 32 * 2
+    assert second.us - every.us > moved / DEVICES["H200"].memory_bandwidth * 1e6
