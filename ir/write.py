@@ -61,6 +61,11 @@ def wrapped(x: int, low: int, bits: int) -> Node:
     return node("wrap", x, low=Fraction(low), bits=Fraction(bits))
 
 
+def identity(extent: int, dtype: DType) -> Node:
+    """The identity matrix."""
+    return node("eye", extent=extent, dtype=dtype)
+
+
 def places(extent: int) -> Node:
     """0, 1, …, extent − 1."""
     return node("iota", extent=extent)

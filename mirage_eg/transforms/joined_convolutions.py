@@ -160,7 +160,7 @@ def _filter(program: Graph, copy: GraphCopy, joined: _Joined, factors: Sequence[
         else:
             place = _around(program, joined.largest, (0,) * 4, (1, 1))
             if channels > 1:
-                eye = copy.append(node("eye", extent=filters, dtype=dtype))
+                eye = copy.append(write.identity(filters, dtype))
                 by = [copy.append(write.reshape(eye, (filters, 1, 1, channels))), *by]
         by_place.setdefault(place, []).append(_chain(copy, _PRODUCT, by))
     padded = []
