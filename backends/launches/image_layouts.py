@@ -17,7 +17,7 @@ from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.node import Node
 from mirage_eg.ir.op.derived import DERIVED
 from mirage_eg.ir.op.moves import MOVES, RESHAPES, VIEWS
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.shapes import Shape, row_major
 from mirage_eg.ir.weights import marked_weights, prepared_values
@@ -73,12 +73,29 @@ def _filters(graph: Graph) -> set[int]:
 
 def ordered_ends(graph: Graph, may: bool = False) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
-    compute: they cost least channels last. `may`: also those that cost no more so, of 1×1 convolutions on aligned planes."""
+    compute: they cost least channels last. `may`: also those that cost no more so: of 1×1 convolutions on aligned planes, of
+    programs whose ops keep any order."""
     found = set[int]() if graph.depends_on_sizes else _images(graph, True, may)
+    if may and not graph.depends_on_sizes and _keeps_order(graph):
+        found = {*range(len(graph.types))}
     images = {it for it in found if len(graph.types[it].shape) == 4 and _has_order(graph, it)}
     results = [item.operands[0] for item in graph.outputs]
     read, written = ((place for place, value in enumerate(its) if value in images) for its in (graph.input_values, results))
     return frozenset(read), frozenset(written)
+
+
+def _keeps_order(graph: Graph) -> bool:
+    """Whether all ops of a program are elementwise or move channels or planes alone."""
+
+    def keeps(item: Node, value: int) -> bool:
+        moves = _is_move(item) and _moves_channels_or_planes(graph, item, value)
+        return moves or item.kind is Kind.ELEMENTWISE or item.op in _KEEP_ORDER
+
+    return all(keeps(item, values[0]) for item, values in graph.numbered() if item.kind is not Kind.BOUNDARY)
+
+
+def _is_move(item: Node) -> bool:
+    return item.op in VIEWS or item.kind is Kind.REDUCTION or (item.op in OPS and OPS[item.op].indices is not None)
 
 
 def _reads_rows_of_volumes(item: Node) -> bool:
@@ -257,13 +274,13 @@ def _is_product_of_rows(graph: Graph, item: Node) -> bool:
 
 
 def _moves_channels_or_planes(graph: Graph, item: Node, value: int) -> bool:
-    """Whether a view of images moves, cuts or splits channels alone, as a shuffle of them does, or planes alone, as a pooling
-    without overlaps does, which reduces them then."""
+    """Whether an op on images moves, cuts or splits channels alone, as a shuffle of them does, or planes alone, as a pooling
+    without overlaps does, which reduces them then, and an upsampling by indices."""
     before, after = graph.types[item.operands[0]].shape, graph.types[value].shape
-    if min(len(before), len(after)) < 4 or before[0] != after[0]:
+    if min(len(before), len(after)) < 3 or before[0] != after[0]:
         return False
-    if item.kind is Kind.REDUCTION:
-        return before[1] == after[1]
+    if item.kind is not Kind.REARRANGEMENT or min(len(before), len(after)) == 3:  # planes may be one dim
+        return before[1] == after[1] and item.get("permutation", (0, 1))[1] == 1
     kept, last = item.get("permutation", range(len(after))), len(after) - 1
     of_channels = before[-2:] == after[-2:] and [*kept[-2:]] == [last - 1, last]
     return kept[0] == 0 and (of_channels or (before[1] == after[1] and kept[1] == 1))
@@ -284,7 +301,7 @@ def _images(graph: Graph, of_ends: bool = False, may: bool = False) -> set[int]:
     images |= {values[0] for item, values in graph.numbered() if item.op == "input" and _is_given_so(item)}
     planes = {graph.types[value].shape[2:] for value in images}
     for item, values in graph.numbered():
-        if of_ends and (item.op in VIEWS or item.kind is Kind.REDUCTION) and _moves_channels_or_planes(graph, item, values[0]):
+        if of_ends and _is_move(item) and _moves_channels_or_planes(graph, item, values[0]):
             links.setdefault(item.operands[0], set()).update(values)
             links.setdefault(values[0], set()).update(item.operands)
         if convolutions and item.op in _POOLINGS and graph.types[item.operands[0]].shape[0] >= MANY_IMAGES:

@@ -9,13 +9,16 @@ searched as a program of its own, and equal regions are equal graphs.
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import pairwise
+from math import prod
 
 from mirage_eg.backends.launches.attention import library_attentions
 from mirage_eg.ir.expand import expand
 from mirage_eg.ir.graph import Graph
 from mirage_eg.ir.graph_copy import nodes_between
-from mirage_eg.ir.op.moves import JOINS
-from mirage_eg.ir.ops import Kind
+from mirage_eg.ir.node import Node
+from mirage_eg.ir.op.elementwise import CASTS
+from mirage_eg.ir.op.moves import JOINS, RESHAPES
+from mirage_eg.ir.ops import OPS, Kind
 from mirage_eg.ir.reached import reached
 from mirage_eg.ir.windows import CONVOLUTIONS
 from mirage_eg.search.partition.plan_records import Segment
@@ -35,6 +38,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
     large as that allows: consecutive ones are merged from the first on. A program of one region and a rest of few ops is not
     cut. One or two ops at the end, such as an activation after a residual sum, belong to the region before. A region of more
     than four times as many ops is cut again, down to the size of others, and one that joins images from 2.5 times as many on.
+    A region ends with an image of which indices make a larger one.
     With `cut_at` regions are cut at these values if that leaves at most so many. `again`: the program is such a region.
     """
     graph = _Dataflow(program)
@@ -44,13 +48,16 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
         return pieces
     programs = [segment_program(program, piece) for piece in pieces]
     ops = {each: _op_count(expand(each)) for each in dict.fromkeys(programs)}
-    kept: list[Cut] = []
+    kept, enlarged = list[Cut](), _enlarged(program)
     last: Cut | None = None  # the last wanted cut in the region
     inside = behind = ops[programs[0]]  # ops of the region, and its ops after the last wanted cut
     for cut, each in zip(cuts, programs[1:], strict=True):
         if cut_at is None or cut[0] in cut_at:
             last, behind = cut, 0
-        if inside + ops[each] > most and last is not None:
+        if cut[0] in enlarged:
+            kept.append(cut)
+            inside, behind, last = 0, 0, None
+        elif inside + ops[each] > most and last is not None:
             kept.append(last)
             inside, last = behind, None
         elif inside + ops[each] > _LARGE * most:
@@ -64,6 +71,19 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
     kept = graph.before_more_than(min(_END, most // _REST), kept)
     parts = graph.segments(map(graph.with_functions, kept))
     return tuple(it for part in parts for it in _cut_again(program, part, most, again)) if kept else tuple(parts)
+
+
+def _enlarged(program: Graph) -> frozenset[int]:
+    """The images of which indices make larger ones: torch has a kernel for that, Inductor one with all that follows."""
+
+    def is_larger(item: Node, value: int) -> bool:
+        if item.op not in OPS or OPS[item.op].indices is None:
+            return False
+        before, after = program.types[item.operands[0]].shape, program.types[value].shape
+        return len(after) == 4 and prod(after) > prod(before)
+
+    moves = (item for item, values in program.numbered() if len(values) == 1 and is_larger(item, *values))
+    return frozenset(program.behind(item.operands[0], RESHAPES | CASTS) for item in moves)
 
 
 def _cut_again(program: Graph, part: Segment, most: int, again: bool) -> Iterator[Segment]:

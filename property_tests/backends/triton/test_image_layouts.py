@@ -236,6 +236,31 @@ def test_images_that_are_pooled_without_overlaps_are_channels_last(dim: int, is_
     assert ordered_ends(p.graph()) == (frozenset({0} if is_last else ()), frozenset({0}))
 
 
+def upsampled(p: KernelGraph, x: Tensor) -> Tensor:
+    """Twice as many rows and columns, by indices into planes."""
+    images, channels, height, width = x.shape
+    places = p.new_input((2 * height, 2 * width), "int64", "places")
+    return p.gather(p.reshape(x, (images, channels, height * width)), places, 2)
+
+
+def test_images_that_indices_enlarge_are_channels_last_behind_a_convolution() -> None:
+    p = new_kernel_graph()
+    x, skipped = p.new_input((8, 8, 6, 5), "float16", "x"), p.new_input((8, 4, 12, 10), "float16", "z")
+    p.mark_output(p.concat([skipped, upsampled(p, p.relu(convolution(p, x, "w", 8)))], 1))
+    places = [item["name"] for item in p.graph().inputs]
+    assert ordered_ends(p.graph()) == (frozenset({places.index("x"), places.index("z")}), frozenset({0}))
+
+
+@pytest.mark.parametrize("turns", [False, True])
+def test_what_keeps_the_order_of_images_may_be_channels_last(turns: bool) -> None:
+    p = new_kernel_graph()
+    x, skipped = p.new_input((8, 8, 6, 5), "float16", "x"), p.new_input((8, 4, 12, 10), "float16", "z")
+    y = p.concat([skipped, upsampled(p, p.relu(x))], 1)
+    p.mark_output(p.transpose(y, (0, 2, 1, 3)) if turns else y)
+    assert ordered_ends(p.graph()) == (frozenset(), frozenset())
+    assert ordered_ends(p.graph(), may=True) == ((frozenset(), frozenset()) if turns else (frozenset({0, 1}), frozenset({0})))
+
+
 def test_images_channels_last_are_joined_by_a_generated_kernel(run_program: RunProgram) -> None:
     p = new_kernel_graph()
     images = [p.new_input((8, channels, 6, 5), "float16", name) for name, channels in (("x", 8), ("y", 4))]

@@ -261,3 +261,17 @@ def test_an_attention_is_in_one_region() -> None:
     assert [("softmax" in ops, "scale" in ops) for ops in found if ops & {"softmax", "scale"}] == [(True, True)]
     [attention] = [region for region in regions(graph, 8) if any(graph.nodes[i].op == "softmax" for i in region.nodes)]
     assert sum(graph.nodes[position].op == "matmul" for position in attention.nodes) >= 2
+
+
+@pytest.mark.parametrize(("extent", "cut"), [(12, True), (6, False)])
+def test_a_region_ends_with_an_image_of_which_indices_make_a_larger_one(extent: int, cut: bool) -> None:
+    p = new_kernel_graph()
+    x, w = p.new_input((2, 8, 6, 5), "float16"), p.new_input((8, 8, 3, 3), "float16")
+    y = p.relu(p.conv2d(x, w, pads=(1, 1, 1, 1)))
+    places = p.new_input((extent, 5), "int64")
+    larger = p.gather(p.reshape(p.cast(y, "float32"), (2, 8, 30)), places, 2)
+    p.mark_output(p.exp(p.cast(larger, "float16")))
+    parts = regions(p.graph(), 17)
+    assert len(parts) == 1 + cut
+    ends = [p.graph().node_of[value].op for value in parts[0].outputs]
+    assert ends == (["relu"] if cut else ["exp"])
