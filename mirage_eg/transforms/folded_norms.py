@@ -69,10 +69,9 @@ def _is_shifted(program: Graph, value: int) -> bool:
     item = program.node_of[value]
     if item.op != _SUM or len(program.readers[value]) > 1 or not is_of_channels(program, item.operands[0], item):
         return False
-    convolved = item.operands[0]
-    return len(program.readers[convolved]) == 1 and _is_large(
-        program, program.node_of[convolved], range(convolved, convolved + 1)
-    )
+    [convolved, _] = item.operands
+    is_read_once = len(program.readers[convolved]) == 1
+    return is_read_once and _is_large(program, program.node_of[convolved], range(convolved, convolved + 1))
 
 
 def factor_and_shift(copy: GraphCopy, steps: Iterable[Node]) -> tuple[int | None, int | None]:

@@ -1,10 +1,11 @@
 """Simplify a program before the search: redundant ops are removed by rewrites in an e-graph (`rules/simplify`).
 
-First pads become those of windows (`padded_windows`), norms factors of filters (`folded_norms`), convolutions of 1×1 windows
-and of patches products (`pointwise_convolutions`), factors of queries and keys factors of their product (`scaled_scores`).
-Slices and concatenations move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by
-indices before them (`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are
-removed, and laws merge constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given
+First pads become those of windows (`padded_windows`), sums of convolutions of one image one convolution
+(`joined_convolutions`), norms factors of filters (`folded_norms`), convolutions of 1×1 windows and of patches products
+(`pointwise_convolutions`), factors of queries and keys factors of their product (`scaled_scores`). Slices and concatenations
+move to the ends (`ir/dissolve`), broadcasts after the ops that read them (`broadcasts`), picks by indices before them
+(`early_picks`), and logarithms of ratios lose the ratio. Then dead code and common subexpressions are removed, and laws merge
+constants and cancel transposes and reshapes. The cheapest program is extracted; it replaces the given
 one only if it is cheaper. Last, a relu behind a convolution is one of its image (`folded_norms`), and chains of products are
 associated (`matrix_chains`). Nothing here is trusted: results of the search are verified against the program as it was written.
 

@@ -91,14 +91,14 @@ def test_what_is_behind_is_a_part_of_the_librarys_kernel(window: int, channels: 
 
 
 @pytest.mark.usefixtures("of_any_size")
-@pytest.mark.parametrize(("window", "stride"), [(3, 1), (1, 2)])
-def test_a_shortcut_with_a_norm_is_no_kernel_besides_its_convolution(window: int, stride: int) -> None:
+@pytest.mark.parametrize(("window", "stride", "channels"), [(3, 1, 64), (1, 2, 128)])
+def test_a_shortcut_with_a_norm_is_no_kernel_besides_its_convolution(window: int, stride: int, channels: int) -> None:
     p = new_kernel_graph()
-    x = p.new_input((8, 64, 32, 32), "float16", "x")
+    x = p.new_input((8, channels, 32, 32), "float16", "x")
 
     def normalized(name: str, window: int) -> Tensor:
-        filters = p.new_input((64, 64, window, window), "float16", name)
-        by, shift = (p.reshape(p.new_input((64,), "float16", name + of), (64, 1, 1)) for of in "ms")
+        filters = p.new_input((channels, channels, window, window), "float16", name)
+        by, shift = (p.reshape(p.new_input((channels,), "float16", name + of), (channels, 1, 1)) for of in "ms")
         convolved = p.conv2d(x, filters, strides=(stride, stride), pads=(window // 2,) * 4)
         return p.add(p.mul(convolved, by), shift)
 
