@@ -39,17 +39,18 @@ def reordered_bytes(graph: Graph, launch: Launch) -> int:
     """The bytes that copies move: of a kernel's result, which the caller has with other rows, or as a row-major image, and of
     operands that are copied from views."""
     of_result = _spread_bytes(graph).get(launch.results[-1], 0) + _image_bytes(graph, launch) + _attention_bytes(graph, launch)
-    return of_result + sum(_laid_bytes(graph).get((launch.step, operand), 0) for operand in launch.operands)
+    return of_result + _laid_bytes(graph).get(launch.step, 0)
 
 
 @once_per_graph
-def _laid_bytes(graph: Graph) -> Mapping[tuple[int, int], int]:
-    """The bytes that copies of views move, by the step of the first kernel that reads a copy, and the copied value."""
-    found = dict[int, tuple[int, int]]()
+def _laid_bytes(graph: Graph) -> Mapping[int, int]:
+    """The bytes that copies of views move, by the step of the first kernel that reads a copy."""
+    found, left = dict[int, int](), {*merged_views(graph).laid}
     for launch in launches_of(graph).kernels:
-        for operand in merged_views(graph).laid.keys() & {*launch.operands}:
-            found.setdefault(operand, (launch.step, operand))
-    return {key: 2 * graph.types[operand].nbytes for operand, key in found.items()}
+        first_read = left.intersection(launch.operands)
+        found[launch.step] = sum(2 * graph.types[value].nbytes for value in first_read)
+        left -= first_read
+    return found
 
 
 def _attention_bytes(graph: Graph, launch: Launch) -> int:

@@ -73,8 +73,8 @@ def _filters(graph: Graph) -> set[int]:
 
 def ordered_ends(graph: Graph, may: bool = False) -> tuple[frozenset[int], frozenset[int]]:
     """The places of the inputs and of the results that convolutions channels last, and ops that keep their order, read and
-    compute: they cost least channels last. `may`: also those that cost no more so: of 1×1 convolutions on aligned planes, of
-    programs whose ops keep any order."""
+    compute: they cost least channels last. `may`: also images that cost the same in either order, those of 1×1 convolutions on
+    aligned planes and of programs whose ops keep the order that they get."""
     found = set[int]() if graph.depends_on_sizes else _images(graph, True, may)
     if may and not graph.depends_on_sizes and _keeps_order(graph):
         found = {*range(len(graph.types))}

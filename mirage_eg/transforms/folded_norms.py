@@ -30,7 +30,8 @@ AFFINE = frozenset((*TERMS, *PRODUCTS))
 
 def with_folded_norms(program: Graph) -> Graph:
     """The program with factors of channels in the filters of large convolutions; itself where none has such."""
-    runs = [run for item, values in program.numbered() if _is_large(program, item, values) and (run := _run(program, *values))]
+    large = [value for value in range(len(program.types)) if _is_large(program, value)]
+    runs = [run for value in large if (run := _run(program, value))]
     runs_of = {values[-1]: (convolved, values) for convolved, *values in runs}
 
     def folded(copy: GraphCopy, item: Node, value: int) -> int:
@@ -70,8 +71,7 @@ def _is_shifted(program: Graph, value: int) -> bool:
     if item.op != _SUM or len(program.readers[value]) > 1 or not is_of_channels(program, item.operands[0], item):
         return False
     [convolved, _] = item.operands
-    is_read_once = len(program.readers[convolved]) == 1
-    return is_read_once and _is_large(program, program.node_of[convolved], range(convolved, convolved + 1))
+    return len(program.readers[convolved]) == 1 and _is_large(program, convolved)
 
 
 def factor_and_shift(copy: GraphCopy, steps: Iterable[Node]) -> tuple[int | None, int | None]:
@@ -133,12 +133,12 @@ def _is_residual(program: Graph, item: Node, value: int) -> bool:
     )
 
 
-def _is_large(program: Graph, item: Node, values: range) -> bool:
-    if item.op != CONV2D:
+def _is_large(program: Graph, value: int) -> bool:
+    if (item := program.node_of[value]).op != CONV2D:
         return False
     weight = program.types[item.operands[1]]
     is_aligned = all(extent % ALIGNED_HALVES == 0 for extent in weight.shape[:2]) and weight.dtype.itemsize == 2
-    return is_aligned and item["groups"] == 1 and flops_of_product(program, item, values[0]) >= LARGE
+    return is_aligned and item["groups"] == 1 and flops_of_product(program, item, value) >= LARGE
 
 
 def with_activated_images(program: Graph) -> Graph:

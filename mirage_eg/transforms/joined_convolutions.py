@@ -40,10 +40,10 @@ _MANY = 1 << 23  # elements of an image, which a kernel of its own would read an
 
 @dataclass(frozen=True, slots=True)
 class _Term:
-    """A term of a sum of images: `steps` with a number of each channel, behind the value `of`."""
+    """A term of a sum of images: its `value`, which `steps` with a number of each channel compute from `source`."""
 
     value: int
-    of: int
+    source: int
     steps: tuple[Node, ...]
 
 
@@ -88,13 +88,13 @@ def _terms(program: Graph, value: int, inner: set[int]) -> Iterator[_Term]:
         if operand in inner:
             yield from _terms(program, operand, inner)
             continue
-        of, steps = operand, list[Node]()
-        while len(program.readers[of]) == 1 and (item := program.node_of[of]).op in AFFINE:
+        source, steps = operand, list[Node]()
+        while len(program.readers[source]) == 1 and (item := program.node_of[source]).op in AFFINE:
             if not is_of_channels(program, item.operands[0], item):
                 break
             steps.append(item)
-            [of, _] = item.operands
-        yield _Term(operand, of, tuple(reversed(steps)))
+            [source, _] = item.operands
+        yield _Term(operand, source, tuple(reversed(steps)))
 
 
 def _joined(program: Graph, terms: Sequence[_Term]) -> _Joined | None:
@@ -102,34 +102,34 @@ def _joined(program: Graph, terms: Sequence[_Term]) -> _Joined | None:
     large = [it for it in terms if _is_convolution(program, it) and _pays(program, it)]
     if not large:
         return None
-    largest = program.node_of[max(large, key=lambda it: prod(_window(program, it))).of]
+    largest = program.node_of[max(large, key=lambda it: prod(_window(program, it))).source]
     joined = tuple(it for it in terms if _fits(program, largest, it))
     return _Joined(largest, joined, tuple(it for it in terms if it not in joined)) if len(joined) > 1 else None
 
 
 def _is_convolution(program: Graph, term: _Term) -> bool:
-    return program.node_of[term.of].op == CONV2D and len(program.readers[term.of]) == 1
+    return program.node_of[term.source].op == CONV2D and len(program.readers[term.source]) == 1
 
 
 def _pays(program: Graph, term: _Term) -> bool:
-    is_long = flops_of_product(program, program.node_of[term.of], term.of) >= LARGE
-    return is_long or prod(program.types[term.of].shape) >= _MANY
+    is_long = flops_of_product(program, program.node_of[term.source], term.source) >= LARGE
+    return is_long or prod(program.types[term.source].shape) >= _MANY
 
 
 def _window(program: Graph, term: _Term) -> Shape:
-    return program.types[program.node_of[term.of].operands[1]].shape[2:]
+    return program.types[program.node_of[term.source].operands[1]].shape[2:]
 
 
 def _fits(program: Graph, largest: Node, term: _Term) -> bool:
     """Whether a term is a convolution of the same image by a window within the largest, or the image with a factor of each
     channel."""
     image, weight = largest.operands
-    if term.of == image:
+    if term.source == image:
         filters, channels, *_ = program.types[weight].shape
         is_scaled = any(step.op == _PRODUCT for step in term.steps) and program.types[image].dtype.itemsize == 2
         is_whole = largest["groups"] * channels == filters and 1 in (largest["groups"], channels)
         return is_scaled and is_whole and {*largest["strides"], *largest["dilations"]} == {1}
-    if not _is_convolution(program, term) or (item := program.node_of[term.of]).operands[0] != image:
+    if not _is_convolution(program, term) or (item := program.node_of[term.source]).operands[0] != image:
         return False
     if any(item[name] != largest[name] for name in ("strides", "dilations", "groups")):
         return False
@@ -152,8 +152,8 @@ def _filter(program: Graph, copy: GraphCopy, joined: _Joined, factors: Sequence[
     by_place: dict[tuple[Shape, Shape], list[int]] = {}
     for term, factor in zip(joined.terms, factors, strict=True):
         by = [] if factor is None else [copy.append(write.reshape(factor, (filters, 1, 1, 1)))]
-        if term.of != image:
-            item = program.node_of[term.of]
+        if term.source != image:
+            item = program.node_of[term.source]
             place = _around(program, joined.largest, item["pads"], _window(program, term))
             own = program.types[item.operands[1]].shape
             by = [channels_behind(copy, copy.position[item.operands[1]], own), *by]

@@ -65,25 +65,25 @@ def test_branches_of_one_image_are_one_convolution(windows: list[int], norms: st
     assert Reference(program).check(after).equal
 
 
-@pytest.mark.parametrize(("windows", "options"), [([3, 1], {"stride": 2}), ([3, 3], {"groups": 4}), ([3, 3], {"dilation": 2})])
-def test_convolutions_of_equal_strides_groups_and_dilations_are_joined(windows: list[int], options: dict[str, int]) -> None:
-    program = branches(windows, "ms", **options)
+@pytest.mark.parametrize(
+    "program", [branches([3, 1], "ms", stride=2), branches([3, 3], "ms", groups=4), branches([3, 3], "ms", dilation=2)]
+)
+def test_convolutions_of_equal_strides_groups_and_dilations_are_joined(program: Graph) -> None:
     after = with_joined_convolutions(program)
     assert convolutions(after) == 1
     assert Reference(program).check(after).equal
 
 
 @pytest.mark.parametrize(
-    ("windows", "norms", "options"),
+    "program",
     [
-        ([3, 0], "", {}),  # a residual, which the library's kernel adds
-        ([3, 0], "ms", {"dtype": "float32"}),  # the image would be rounded to TF32
-        ([3, 1], "ms", {"dilation": 2}),
-        ([3, 0], "ms", {"groups": 4}),
+        branches([3, 0], ""),  # a residual, which the library's kernel adds
+        branches([3, 0], "ms", dtype="float32"),  # the image would be rounded to TF32
+        branches([3, 1], "ms", dilation=2),
+        branches([3, 0], "ms", groups=4),
     ],
 )
-def test_other_sums_stay(windows: list[int], norms: str, options: dict[str, object]) -> None:
-    program = branches(windows, norms, **options)  # type: ignore[arg-type]
+def test_other_sums_stay(program: Graph) -> None:
     assert with_joined_convolutions(program) is program
 
 

@@ -54,7 +54,7 @@ def regions(program: Graph, most: int, cut_at: Container[int] | None = None, aga
     for cut, each in zip(cuts, programs[1:], strict=True):
         if cut_at is None or cut[0] in cut_at:
             last, behind = cut, 0
-        if cut[0] in enlarged:
+        if cut_at is None and cut[0] in enlarged:
             kept.append(cut)
             inside, behind, last = 0, 0, None
         elif inside + ops[each] > most and last is not None:

@@ -275,3 +275,4 @@ def test_a_region_ends_with_an_image_of_which_indices_make_a_larger_one(extent: 
     assert len(parts) == 1 + cut
     ends = [p.graph().node_of[value].op for value in parts[0].outputs]
     assert ends == (["relu"] if cut else ["exp"])
+    assert len(regions(p.graph(), 17, cut_at=())) == 1
