@@ -1,7 +1,11 @@
-"""A functional FX graph with some regions replaced by calls of `mirage_eg::segment`; shapes and orders of strides stay."""
+"""A functional FX graph with some regions replaced by calls of `mirage_eg::segment`; shapes stay, and the strides of results.
+
+Images that segments write channels last stay so up to the next segment: else Inductor would write row-major what it computes
+of them, and copy that.
+"""
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import reduce
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -12,7 +16,16 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from mirage_eg.frontend.fx_partition import writes_argument
-from mirage_eg.frontend.fx_values import Fx, HostValues, has_fixed_sizes, is_fixed, is_mutable, is_random, read_of
+from mirage_eg.frontend.fx_values import (
+    Fx,
+    HostValues,
+    has_fixed_sizes,
+    is_fixed,
+    is_mutable,
+    is_random,
+    read_of,
+    shares_memory,
+)
 from mirage_eg.frontend.imported import AddedInput, CausalMask, Constant
 from mirage_eg.frontend.symbolic_sizes import NAMED, extent_of, is_row_major, is_size
 from mirage_eg.ir.errors import UnsupportedError
@@ -22,7 +35,7 @@ from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion, is_host_number
 from mirage_eg.torch_compile.operator import is_writing, op_of
-from mirage_eg.torch_compile.row_gaps import has_row_gaps
+from mirage_eg.torch_compile.row_gaps import has_row_gaps, reads_memory
 
 Fake = Any  # torch's FakeTensorMode
 
@@ -51,7 +64,7 @@ def region_module(module: Any, region: FxRegion, same: Mapping[Fx, Fx]) -> Any:
             for operand in each.all_input_nodes:
                 operand_of(each, operand)
             copies[each] = graph.node_copy(each, copy)
-            if str(each.target) in ("aten.view.default", "aten._unsafe_view.default"):
+            if str(each.target) in _VIEWS:
                 copies[each].target = torch.ops.aten.reshape.default  # `same` leaves out clones that make views possible
         return copies[each]
 
@@ -76,6 +89,7 @@ def _host_values(module: Any) -> HostValues:
     return HostValues({node.name: attrgetter(node.target)(module) for node in attributes})
 
 
+_VIEWS = ("aten.view.default", "aten._unsafe_view.default")  # of some orders alone: reshapes give the same values
 _KEPT = 1 << 20  # bytes
 
 
@@ -168,7 +182,7 @@ class _Sizes:
 
 def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake) -> None:
     """Replace regions, each with the key of its kernels, in the graph of `module`."""
-    writer = _Writer(module, fake)
+    writer = _Writer(module, {each for region, _ in regions for each in {*region.nodes} - {*region.views}}, fake)
     writer.separate_shapes()
     for region, key in regions:
         writer.replace(region, key)
@@ -181,12 +195,14 @@ def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: 
 class _Writer:
     """Appends calls to a graph, before its output."""
 
-    def __init__(self, module: Any, fake: Fake) -> None:
+    def __init__(self, module: Any, inside: Container[Fx], fake: Fake) -> None:
         self.module, self.fake = module, fake
+        self.others = [node for node in module.graph.nodes if node.op in ("call_function", "output") and node not in inside]
         self.device: Any = None  # of the region that is being replaced
         self.graph = module.graph
         self.replaced: dict[Fx, Fx] = {}
         self.as_written: dict[Fx, Fx] = {}  # results of kernels in their layout, where torch has other strides
+        self.torchs: dict[Fx, Any] = {}  # the values of nodes outside regions that follow such layouts, as torch has them
         self.constants: dict[tuple[str, Shape, str, Any], Fx] = {}  # equal ones are named alike
         self.fixed: dict[tuple[Fx, Any], Fx] = {}  # values that no argument decides, as buffers of a device
         self.masks: dict[tuple[CausalMask, Any], Fx] = {}
@@ -235,12 +251,47 @@ class _Writer:
         for place, old in enumerate(returned):
             single = bool(into) and len(returned) == 1
             written = results if single else self.call(getitem, results, place)
-            new = self._like(written, old)
-            if written.meta["val"].dtype == old.meta["val"].dtype:
+            value, same_type = old.meta["val"], written.meta["val"].dtype == old.meta["val"].dtype
+            stays = same_type and is_row_major(value) and _is_image_last(written.meta["val"])
+            new = written if stays else self._like(written, value)
+            if same_type:
                 self.as_written[old] = written
             new.meta |= {name: value for name, value in old.meta.items() if name != "val"}
             self.replaced[old] = new
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
+            if stays:
+                self._pass_on(new, value)
+
+    def _pass_on(self, new: Fx, value: Any) -> None:
+        """Let the nodes outside regions follow a value with other strides than `value`; results of the graph keep their own."""
+        self.torchs[new], changed = value, {new}
+        for node in self.others:
+            operands = changed.intersection(node.all_input_nodes)
+            if not operands:
+                continue
+            if not _takes_any_order(node):
+                for operand in operands:
+                    node.replace_input_with(operand, self._like(operand, self.torchs[operand]))
+                continue
+            if str(node.target) in _VIEWS:
+                node.target = torch.ops.aten.reshape.default
+            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda it: it.meta["val"])
+            self.torchs.setdefault(node, node.meta["val"])
+            with self.fake:
+                node.meta["val"] = node.target(*args, **kwargs)
+            changed |= {node, self._in_order_of(operands, node)}
+
+    def _in_order_of(self, operands: Iterable[Fx], node: Fx) -> Fx:
+        """The result of a node channels last if it is an image of the channels of one of the operands: of indices torch's fake
+        tensors have it row-major."""
+        value = node.meta["val"]
+        is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and has_fixed_sizes(node) and is_row_major(value)
+        if node in self.replaced or not is_image or not any(_is_image_of(it.meta["val"], value.shape[:2]) for it in operands):
+            return node
+        laid_out = self.call(torch.ops.aten.clone.default, node, memory_format=torch.channels_last)
+        node.replace_all_uses_with(laid_out, delete_user_cb=lambda user: user is not laid_out)
+        self.replaced[node], self.torchs[laid_out] = laid_out, self.torchs[node]
+        return laid_out
 
     def _input(self, given: Fx | AddedInput, item: Node) -> Fx:
         """The value of an input of a program, in the layout that it reads."""
@@ -313,10 +364,10 @@ class _Writer:
         node, shape = next((node, shape) for node, shape in named if any(it is extent for it in shape))
         return self.call(torch.ops.aten.sym_size.int, node, next(dim for dim, it in enumerate(shape) if it is extent))
 
-    def _like(self, new: Fx, old: Fx) -> Fx:
+    def _like(self, new: Fx, value: Any) -> Fx:
         """The value with torch's type, dense in the order of torch's strides: it has the views that it has there. Rows may have
         gaps where the region's program says so (`row_gaps`)."""
-        aten, value = torch.ops.aten, old.meta["val"]
+        aten = torch.ops.aten
         if new.meta["val"].dtype != value.dtype:  # an indicator
             new = self.call(aten._to_copy.default, new, dtype=value.dtype)
         strides = [int(extent_of(stride)) for stride in value.stride()]
@@ -333,6 +384,32 @@ class _Writer:
             aten.clone.default, self.call(aten.permute.default, new, order), memory_format=torch.contiguous_format
         )
         return self.call(aten.permute.default, dense, back)
+
+
+def _is_image_last(value: Any) -> bool:
+    """Whether a tensor is an image channels last, and not row-major as well."""
+    return value.dim() == 4 and not is_row_major(value) and value.is_contiguous(memory_format=torch.channels_last)
+
+
+def _is_image_of(value: Any, channels: Shape) -> bool:
+    """Whether a value is an image channels last of so many images and channels."""
+    return isinstance(value, torch.Tensor) and value.shape[:2] == channels and _is_image_last(value)
+
+
+def _takes_any_order(node: Fx) -> bool:
+    """Whether a node, or the choice of one result, gives the same values for operands with other strides, and no view of one as
+    a result of the graph."""
+    if node.target is getitem:
+        return True
+    is_left = reads_memory(node) or is_mutable(node) or is_random(node) or (shares_memory(node) and _is_returned(node))
+    return node.op == "call_function" and not is_left
+
+
+def _is_returned(node: Fx) -> bool:
+    """Whether a value or a view of it is a result of the graph."""
+    return any(
+        user.op == "output" or ((user.target is getitem or shares_memory(user)) and _is_returned(user)) for user in node.users
+    )
 
 
 def _has_strides(node: Fx, strides: Sequence[int] | None) -> bool:

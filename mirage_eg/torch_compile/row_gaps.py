@@ -49,17 +49,22 @@ def _shown(program: Graph, value: int) -> int:
 def _keeps_rows(reader: Fx, shape: Shape) -> bool:
     """Whether a node takes a value with gaps between its rows: an op of ATen that computes, or a view that shows whole rows, as
     those have that read it."""
-    schema = getattr(reader.target, "_schema", None)
     if reader.op == "output":
         return True
-    if schema is None or not schema.name.startswith("aten::") or schema.name in _OF_STRIDES:
-        return False  # it may read the memory as that of torch's strides
+    if reads_memory(reader):
+        return False
     if not shares_memory(reader):
         return True
     value = reader.meta["val"]
     if isinstance(value, (list, tuple)) or not has_fixed_sizes(reader) or value.shape[-1:] != shape[-1:]:
         return False
     return value.stride()[-1] == 1 and all(_keeps_rows(it, shape) for it in reader.users)
+
+
+def reads_memory(node: Fx) -> bool:
+    """Whether a node may read an operand's memory as that of torch's strides: it is no op of ATen, or one of strides."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or not schema.name.startswith("aten::") or schema.name in _OF_STRIDES
 
 
 def has_row_gaps(value: Any) -> bool:

@@ -1,6 +1,7 @@
 """Segments read and write images as torch has them, and channels last between each other."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -8,10 +9,11 @@ import torch
 from torch import nn
 
 from mirage_eg.backends.measure.timing import Timing
-from mirage_eg.torch_compile import gate, image_strides
+from mirage_eg.torch_compile import compile_graph, gate, image_strides
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import segment_call
 from mirage_eg.torch_compile.records import Compilation, graph_records
+from mirage_eg.torch_compile.rewrite import replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall, dense, own_results
 from property_tests.support.library_segments import library_segments
 
@@ -53,8 +55,8 @@ def copies(call: SegmentCall) -> list[str]:
     return re.findall(r"channels_last_kernel\[.*|copy_\(", launch)
 
 
-def clones(graph: Any) -> int:
-    return sum("clone" in str(node.target) for node in graph.graph.nodes)
+def clones(nodes: Iterable[Any]) -> int:
+    return sum("clone" in str(node.target) for node in nodes)
 
 
 @pytest.mark.parametrize("extent", [6, 1])
@@ -62,7 +64,7 @@ def test_a_model_channels_last_copies_no_image_and_no_filter(extent: int) -> Non
     model = nn.Sequential(Residual(), Residual()).eval().to(memory_format=torch.channels_last)
     x = torch.randn(2, 8, extent, 5).to(memory_format=torch.channels_last)
     result, calls, graph = compiled(model, x)
-    assert len(calls) == 2 and calls[0] is calls[1] and not any(map(copies, calls)) and not clones(graph)
+    assert len(calls) == 2 and calls[0] is calls[1] and not any(map(copies, calls)) and not clones(graph.graph.nodes)
     torch.testing.assert_close(result, model(x))
     assert result.stride() == model(x).stride() == x.stride()
     _, are_own, _ = calls[0].started([])  # a program that calls torch returns what torch allocates
@@ -76,7 +78,7 @@ def test_images_between_segments_of_a_row_major_model_are_channels_last() -> Non
         [*it.source.partition("channels_last_kernel[")[2].partition(")](")[2].partition(", **")[0].split(", ")] for it in calls
     ]
     read = ["x0" in names for names in images]
-    assert read == [True, False, False] and not clones(graph)
+    assert read == [True, False, False] and not clones(graph.graph.nodes)
     torch.testing.assert_close(result, model(x))
     assert result.stride() == model(x).stride() and result.is_contiguous()
 
@@ -99,11 +101,43 @@ def test_an_image_that_torch_reads_too_keeps_its_order() -> None:
         assert got.stride() == wanted.stride()
 
 
+class Decoder(nn.Module):
+    """A block of a U-Net, and what torch computes of its images: results, shapes, windows in memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = Residual(), Residual(), Residual()
+
+    def forward(self, x: Any) -> Any:
+        small = self.first(x)
+        large = nn.functional.interpolate(small, scale_factor=2, mode="bilinear", align_corners=True)
+        parts = nn.functional.pad(large, [1, 0, 0, 0])
+        y = self.third(self.second(parts))
+        return y, large, large.flatten(1), large.view(2, 8, -1).sum(1), large.as_strided((2, 3), (1, 2)), *parts.split(4, 1)
+
+
+def test_images_stay_channels_last_where_torch_computes_between_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_gathers(module: Any, regions: list[Any], fake: Any) -> None:
+        replace_regions(module, [it for it in regions if "gather" not in {node.op for node in it[0].program.nodes}], fake)
+
+    monkeypatch.setattr(compile_graph, "replace_regions", without_gathers)
+    model, x = Decoder().eval(), torch.randn(2, 8, 10, 9)
+    results, _, graph = compiled(model, x)
+    for got, wanted in zip(results, model(x), strict=True):
+        torch.testing.assert_close(got, wanted)
+        assert got.stride() == wanted.stride()
+    segments = graph.graph.find_nodes(op="call_function", target=torch.ops.mirage_eg.segment.default)
+    pads = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.constant_pad_nd.default)
+    assert len(segments) == 2 and len(pads) == 1
+    assert all(it.meta["val"].is_contiguous(memory_format=torch.channels_last) for it in pads)
+    assert not clones(segments[1].args[0][:1])
+
+
 def test_weights_channels_last_are_converted_by_no_call() -> None:
     model = Residual().eval().to(memory_format=torch.channels_last)
     x = torch.randn(2, 8, 6, 5)
     result, [call], graph = compiled(model, x.to(memory_format=torch.channels_last), constant_weights=True)
-    assert "def prepare(" in call.source and not copies(call) and not clones(graph)
+    assert "def prepare(" in call.source and not copies(call) and not clones(graph.graph.nodes)
     torch.testing.assert_close(result, model(x))
 
 
