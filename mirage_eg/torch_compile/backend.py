@@ -15,7 +15,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call, known_calls, withdraw_calls
 from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
-from mirage_eg.torch_compile.operator import op_of, spare_dispatch
+from mirage_eg.torch_compile.operator import keep_images_last, op_of, spare_dispatch
 from mirage_eg.torch_compile.records import (
     GraphRecord,
     add_record,
@@ -27,7 +27,7 @@ from mirage_eg.torch_compile.records import (
 )
 from mirage_eg.torch_compile.reports import write_reports
 from mirage_eg.torch_compile.segment_store import store_of
-from mirage_eg.torch_compile.settings import EAGER, Settings, settings_of
+from mirage_eg.torch_compile.settings import EAGER, PASS, Settings, settings_of
 from mirage_eg.torch_compile.unexpected_errors import reason_of, reason_of_torch
 from mirage_eg.torch_compile.whole_graph import (
     OURS,
@@ -214,10 +214,11 @@ def _with_inductor(
 
     chosen, direct = settings, DirectCall(example_inputs)
     spare_dispatch()
+    keep_images_last()
 
     def compile_whole_first(compile_it: Callable[[], str | None]) -> Settings:
         nonlocal chosen
-        with _apart(), _kept_as("", cached):
+        with _apart(), functorch.patch(enable_autograd_cache=cached):
             chosen = replace(settings, mode=compile_it())
         return chosen
 
@@ -238,8 +239,9 @@ def _with_inductor(
             return compile_fx_inner(_decomposed(module, inputs), inputs, **keywords)
 
     table, cached = _decompositions(), functorch.enable_autograd_cache
-    with _kept_as(entry, cached and bool(entry)):
-        wrapped: Callable[..., Any] = compile_fx(gm, example_inputs, inner, settings.inductor, table)
+    config = settings.inductor_as(entry)
+    with functorch.patch(enable_autograd_cache=cached and bool(entry) and PASS in config):  # none of ours serves torch itself
+        wrapped: Callable[..., Any] = compile_fx(gm, example_inputs, inner, config, table)
     return direct.function or enabled(wrapped)
 
 
@@ -267,18 +269,6 @@ def _under(autocast: Sequence[tuple[str, bool]]) -> Iterator[None]:
     finally:
         for kind, was_on in before:
             torch.set_autocast_enabled(kind, was_on)
-
-
-@contextmanager
-def _kept_as(entry: str, cached: bool) -> Iterator[None]:
-    """Whether AOTAutograd's cache keeps compiled code, and as which entry: none of ours serves torch itself."""
-    from torch._functorch import config as functorch
-    from torch.compiler import config as compiler
-
-    has_names = hasattr(compiler, "cache_key_tag")  # not before torch 2.7
-    named = compiler.patch(cache_key_tag=entry) if has_names else nullcontext()
-    with functorch.patch(enable_autograd_cache=cached and (has_names or not entry)), named:
-        yield
 
 
 def _with_eager(gm: Any, example_inputs: Sequence[Any], settings: Settings, call: FirstCall) -> Callable[..., Any]:

@@ -16,7 +16,15 @@ _FILES = (_OWN, _OWN.with_name("causal_flags.py"), _OWN.parent.with_name("fronte
 
 
 class CausalFlags(CustomGraphPass):  # type: ignore[misc]
-    """The pass, for Inductor: before it looks at a graph, and before segments are found in it."""
+    """The pass, for Inductor: before it looks at a graph, and before segments are found in it.
+
+    `entry`: a name that torch's caches keep code apart by. Kernels that are tuned in another process are not found again under
+    `cache_key_tag`, torch's own one.
+    """
+
+    def __init__(self, entry: str = "") -> None:
+        super().__init__()
+        self.entry = entry
 
     def __call__(self, graph: Any) -> None:
         try:
@@ -32,8 +40,8 @@ class CausalFlags(CustomGraphPass):  # type: ignore[misc]
             LOGGER.warning("masks of attention stay as they are: %s", reason_of(error))
 
     def uuid(self) -> Any:
-        """What Inductor's caches know the pass by."""
-        return get_hash_for_files(tuple(map(str, _FILES)))
+        """What torch's caches know the pass by."""
+        return get_hash_for_files(tuple(map(str, _FILES)), self.entry)
 
 
 def _arguments(node: Any) -> dict[str, Any]:

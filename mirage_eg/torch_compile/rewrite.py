@@ -34,7 +34,7 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion, is_host_number
-from mirage_eg.torch_compile.operator import is_writing, op_of
+from mirage_eg.torch_compile.operator import is_image_last, is_writing, op_of
 from mirage_eg.torch_compile.row_gaps import has_row_gaps, reads_memory
 
 Fake = Any  # torch's FakeTensorMode
@@ -252,7 +252,7 @@ class _Writer:
             single = bool(into) and len(returned) == 1
             written = results if single else self.call(getitem, results, place)
             value, same_type = old.meta["val"], written.meta["val"].dtype == old.meta["val"].dtype
-            stays = same_type and is_row_major(value) and _is_image_last(written.meta["val"])
+            stays = same_type and is_row_major(value) and is_image_last(written.meta["val"])
             new = written if stays else self._like(written, value)
             if same_type:
                 self.as_written[old] = written
@@ -286,7 +286,8 @@ class _Writer:
         tensors have it row-major."""
         value = node.meta["val"]
         is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and has_fixed_sizes(node) and is_row_major(value)
-        if node in self.replaced or not is_image or not any(_is_image_of(it.meta["val"], value.shape[:2]) for it in operands):
+        images = (it.meta["val"] for it in operands if is_image_last(it.meta["val"]))
+        if node in self.replaced or not is_image or all(it.shape[:2] != value.shape[:2] for it in images):
             return node
         laid_out = self.call(torch.ops.aten.clone.default, node, memory_format=torch.channels_last)
         node.replace_all_uses_with(laid_out, delete_user_cb=lambda user: user is not laid_out)
@@ -384,16 +385,6 @@ class _Writer:
             aten.clone.default, self.call(aten.permute.default, new, order), memory_format=torch.contiguous_format
         )
         return self.call(aten.permute.default, dense, back)
-
-
-def _is_image_last(value: Any) -> bool:
-    """Whether a tensor is an image channels last, and not row-major as well."""
-    return value.dim() == 4 and not is_row_major(value) and value.is_contiguous(memory_format=torch.channels_last)
-
-
-def _is_image_of(value: Any, channels: Shape) -> bool:
-    """Whether a value is an image channels last of so many images and channels."""
-    return isinstance(value, torch.Tensor) and value.shape[:2] == channels and _is_image_last(value)
 
 
 def _takes_any_order(node: Fx) -> bool:

@@ -16,7 +16,7 @@ RESTS = ("inductor", EAGER)
 GATES = ("auto", "time", "cost", "off")
 EVIDENCE = ("tested", "proved")
 AUTO, AUTOTUNED = "auto", "max-autotune-no-cudagraphs"
-_PASS = "joint_custom_pre_pass"
+PASS = "joint_custom_pre_pass"
 MODES = ("reduce-overhead", "max-autotune", AUTOTUNED, AUTO)
 
 
@@ -81,9 +81,13 @@ class Settings:
 
     @property
     def inductor(self) -> dict[str, Any]:
-        """The configuration of Inductor in the mode; of *auto* that of the default, unless the whole graph decides.
+        """The configuration of Inductor in the mode; of *auto* that of the default, unless the whole graph decides."""
+        return self.inductor_as("")
 
-        Where the user has no pass there, it sets the flags of causal attention.
+    def inductor_as(self, entry: str) -> dict[str, Any]:
+        """The configuration whose code torch's caches keep apart as an entry.
+
+        Where the user has no pass there, it sets the flags of causal attention, and has the name of the entry.
         """
         import torch
         from torch._inductor import config as inductor
@@ -91,12 +95,13 @@ class Settings:
         from mirage_eg.torch_compile.causal_pass import CausalFlags
 
         config: dict[str, Any] = torch._inductor.list_mode_options(self.mode) if self.mode not in (None, AUTO) else {}
-        return config if getattr(inductor, _PASS) else config | {_PASS: CausalFlags()}
+        is_own = isinstance(found := getattr(inductor, PASS), CausalFlags)  # of a graph around this one
+        return config | {PASS: CausalFlags(entry)} if is_own or not found else config
 
     @property
     def inductor_kernels(self) -> dict[str, Any]:
         """The part of it that changes kernels: CUDA graphs are recorded of the whole, and for timing. Flags are set before."""
-        return {name: value for name, value in self.inductor.items() if "cudagraph" not in name and name != _PASS}
+        return {name: value for name, value in self.inductor.items() if "cudagraph" not in name and name != PASS}
 
     def _check_buckets(self) -> None:
         if self.buckets is None:

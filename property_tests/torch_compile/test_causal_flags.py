@@ -137,6 +137,13 @@ def test_inductor_runs_the_pass_before_its_own_and_a_user_keeps_another() -> Non
     with inductor.patch(Settings().inductor):
         joint_graph_passes(module)
     assert "where" not in str(module.graph)
-    assert Settings().inductor_kernels == {} and CausalFlags().uuid() == CausalFlags().uuid()
-    with inductor.patch(joint_custom_pre_pass=CausalFlags()):
-        assert Settings().inductor == {}
+    assert Settings().inductor_kernels == {}
+    with inductor.patch(joint_custom_pre_pass=lambda graph: None):
+        assert Settings().inductor == Settings().inductor_as("entry") == {}
+
+
+def test_torchs_caches_know_the_pass_by_the_entry_of_its_graph() -> None:
+    assert CausalFlags().uuid() == CausalFlags().uuid() != CausalFlags("entry").uuid()
+    with inductor.patch(Settings().inductor_as("entry")):
+        [found] = Settings().inductor.values()
+    assert found.uuid() == CausalFlags().uuid()

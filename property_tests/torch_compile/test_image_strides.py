@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._inductor import config as inductor
+from torch._inductor.graph import GraphLowering
 
 from mirage_eg.backends.measure.timing import Timing
 from mirage_eg.torch_compile import compile_graph, gate, image_strides
@@ -115,10 +117,11 @@ class Decoder(nn.Module):
         return y, large, large.flatten(1), large.view(2, 8, -1).sum(1), large.as_strided((2, 3), (1, 2)), *parts.split(4, 1)
 
 
-def test_images_stay_channels_last_where_torch_computes_between_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    def without_gathers(module: Any, regions: list[Any], fake: Any) -> None:
-        replace_regions(module, [it for it in regions if "gather" not in {node.op for node in it[0].program.nodes}], fake)
+def without_gathers(module: Any, regions: list[Any], fake: Any) -> None:
+    replace_regions(module, [it for it in regions if "gather" not in {node.op for node in it[0].program.nodes}], fake)
 
+
+def test_images_stay_channels_last_where_torch_computes_between(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compile_graph, "replace_regions", without_gathers)
     model, x = Decoder().eval(), torch.randn(2, 8, 10, 9)
     results, _, graph = compiled(model, x)
@@ -130,6 +133,27 @@ def test_images_stay_channels_last_where_torch_computes_between_segments(monkeyp
     assert len(segments) == 2 and len(pads) == 1
     assert all(it.meta["val"].is_contiguous(memory_format=torch.channels_last) for it in pads)
     assert str(segments[1].args[0][0].target) == "aten.relu.default"
+
+
+def test_inductor_writes_images_channels_last_between_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    last: list[set[str]] = []
+    run = GraphLowering.run
+
+    def noted(lowering: Any, *inputs: Any) -> Any:
+        last.append({str(node.target) for node in lowering.nodes_prefer_channels_last})
+        return run(lowering, *inputs)
+
+    monkeypatch.setattr(GraphLowering, "run", noted)
+    monkeypatch.setattr(GraphLowering, "decide_layout_opt", staticmethod(lambda *_, **__: False))
+    monkeypatch.setattr(compile_graph, "replace_regions", without_gathers)
+    model, x = Decoder().eval(), torch.randn(2, 8, 10, 9)
+    with torch.no_grad(), library_segments(), inductor.patch(fx_graph_cache=False):
+        results = torch.compile(model, backend=backend, options=OPTIONS)(x)
+    [targets] = last
+    assert {"aten.add.Tensor", "aten.constant_pad_nd.default"} <= targets and "aten._unsafe_index.Tensor" not in targets
+    for got, wanted in zip(results, model(x), strict=True):
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+        assert got.stride() == wanted.stride()
 
 
 def test_weights_channels_last_are_converted_by_no_call() -> None:
