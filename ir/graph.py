@@ -41,15 +41,13 @@ class Graph(NestedGraph):
     cluster: int = 1
 
     def __post_init__(self) -> None:
-        if self.cluster < 1 or self.cluster & self.cluster - 1:
-            raise GraphError(f"got a cluster of {self.cluster} thread blocks, wanted a power of two")
-        _ = self._checker
+        _check_end(self._checker, self.cluster)
 
     @classmethod
     def of_checked(cls, checker: "Checker", threads: int = 128, cluster: int = 1) -> "Graph":
         """The graph of the nodes that `checker` has, without checking them again."""
+        _check_end(checker, cluster)
         graph = object.__new__(cls)
-        assert checker.outputs, "a graph has an output"
         fields = {name: getattr(checker, name) for name in ("level", "grid", "loop")}
         fields |= {"threads": threads, "cluster": cluster}
         graph.__dict__.update(fields | {"nodes": tuple(checker.nodes)} | {"keeps_undefined": False, "_checker": checker})
@@ -81,9 +79,6 @@ class Graph(NestedGraph):
         checker = Checker(self.level, self.grid, self.loop)
         for item in self.nodes:
             checker.append(item)
-        if not checker.outputs:
-            nodes = counted(len(self.nodes), "node")
-            raise GraphError(f"got a {self.level} graph of {nodes} without an output; wanted at least one")
         return checker
 
     @cached_property
@@ -254,3 +249,12 @@ def _lines(graph: Graph, indent: str) -> Iterator[str]:
             yield f"{indent}    the block graph of %{first[inner]}"
         elif inner is not None:
             yield from _lines(inner, indent + "    ")
+
+
+def _check_end(checker: "Checker", cluster: int) -> None:
+    """Check what the nodes of a graph do not show one by one."""
+    if cluster < 1 or cluster & cluster - 1:
+        raise GraphError(f"got a cluster of {cluster} thread blocks, wanted a power of two")
+    if not checker.outputs:
+        nodes = counted(len(checker.nodes), "node")
+        raise GraphError(f"got a {checker.level} graph of {nodes} without an output; wanted at least one")

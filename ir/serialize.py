@@ -179,8 +179,10 @@ def graph_of(data: Any, wanted: Level | None = None) -> Graph:
         raise GraphError(f"got {_shown(fields['nodes'])} for `nodes`, wanted a list")
     checker = Checker(level, grid, loop)
     places: dict[int, int] = {}  # from the file's ids to value positions
-    nodes = [_node(item, checker, places) for item in fields["nodes"]]
-    return Graph(tuple(nodes), level, grid, loop, threads, bool(keeps), cluster)
+    for item in fields["nodes"]:
+        _node(item, checker, places)
+    graph = Graph.of_checked(checker, threads, cluster)
+    return graph.keeping_undefined() if keeps else graph
 
 
 def _level(data: Any) -> Level:
@@ -197,7 +199,7 @@ LATER_FIELDS = (("output", "strides"), ("slice", "from_end"), *_SPARSE)
 """Attributes that first files of this version lack; there they are not given."""
 
 
-def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
+def _node(data: Any, checker: Checker, places: dict[int, int]) -> None:
     place = f"node {len(checker.nodes)}"
     try:
         if not isinstance(data, dict):
@@ -228,7 +230,6 @@ def _node(data: Any, checker: Checker, places: dict[int, int]) -> Node:
         _check_results(_list(fields["results"], "results"), item, values, checker, places)
     except GraphError as error:
         raise GraphError(f"{place}: {error}") from None
-    return item
 
 
 def _operand(identity: Any, places: Mapping[int, int]) -> int:

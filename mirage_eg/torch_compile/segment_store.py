@@ -257,8 +257,8 @@ class SegmentStore:
             self._found[name] = _found(key, program, entry.result, device, from_cache=True)
         return self._found.get(name)
 
-    def _entry(self, key: Key, searched: Graph) -> CacheEntry | None:
-        return None if self.cache is None else self.cache.find(key, searched, used=is_good(key))
+    def _entry(self, key: Key, searched: Graph, alone: bool = False) -> CacheEntry | None:
+        return None if self.cache is None else self.cache.find(key, searched, used=is_good(key), alone=alone)
 
     def _kept(self, key: Key, program: Graph, result: Result, options: Options) -> FoundSegment:
         found = self._found[hash_of(key)] = _found(key, program, result, options.device_record, from_cache=False)
@@ -313,8 +313,8 @@ class SegmentStore:
         if self.cache is not None:
             write_kept(self.cache.folder / FORMS / form / found.key, "")
 
-    def by_key(self, name: str) -> FoundSegment:
-        """The segment of a key, as a compiled model names it.
+    def by_key(self, name: str, alone: bool = False) -> FoundSegment:
+        """The segment of a key, as a compiled model names it; with `alone` that to be called, with nothing for other searches.
 
         Raises MirageError: the cache has no such entry, or one that cannot be used.
         """
@@ -328,10 +328,13 @@ class SegmentStore:
             if key is None or hash_of(key) != name:
                 raise MirageError(f"{path}: is no kernel of a segment{hint}")
             program, searched, ranges = programs_of(key)
-            entry = self._entry(key, searched) if ranges is None else None
+            entry = self._entry(key, searched, alone) if ranges is None else None
             if entry is None or not entry.result.candidates:
                 raise MirageError(f"{path}: cannot be used here{hint}")
-            self._found[name] = _found(key, program, entry.result, Options().device_record, from_cache=True)
+            found = _found(key, program, entry.result, Options().device_record, from_cache=True)
+            if alone:
+                return found
+            self._found[name] = found
         return self._found[name]
 
     def bucket(

@@ -133,7 +133,7 @@ class KeptGraph:
         """The calls of its segments; none if the cache has other kernels now, or lacks one."""
         keys = dict.fromkeys(key for key, _ in self.times.segments)
         try:
-            calls = [SegmentCall(store.by_key(key)) for key in keys]
+            calls = [SegmentCall(store.by_key(key, alone=True)) for key in keys]
         except MirageError:
             return []
         sources = [[call.found.key, sha256(call.source.encode()).hexdigest()] for call in calls]

@@ -78,6 +78,17 @@ def decode(data: Coder) -> Any:
         raise CodecError(_TOO_DEEP) from None
 
 
+def fields_of(data: Coder, kind: type) -> dict[str, Coder]:
+    """The encoded fields of an encoded record of a kind.
+
+    Raises CodecError: `data` is no such record, or has other fields now.
+    """
+    match data:
+        case {"record": [name, *entries]} if name == _name(kind) and len(entries) == len(names := _field_names(kind)):
+            return dict(zip(names, entries, strict=True))
+    raise CodecError(f"got {_shown(data)}, wanted an encoded {kind.__name__}")
+
+
 def _decoded(data: Coder) -> Any:
     if data is None or isinstance(data, str | int | float):
         return data
