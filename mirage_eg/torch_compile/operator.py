@@ -137,12 +137,11 @@ def keep_images_last() -> None:
     begin = GraphLowering.__init__
 
     @wraps(begin)
-    def begun(lowering: Any, module: Any, *arguments: Any, **keywords: Any) -> None:
-        begin(lowering, module, *arguments, **keywords)
-        if any(node.target in CALLED for node in module.graph.nodes):
-            lowering.nodes_prefer_channels_last.update(
-                node for node in module.graph.nodes if is_image_last(node.meta.get("val"))
-            )
+    def begun(lowering: Any, *arguments: Any, **keywords: Any) -> None:
+        begin(lowering, *arguments, **keywords)
+        nodes = lowering.module.graph.nodes
+        if any(node.target in CALLED for node in nodes):
+            lowering.nodes_prefer_channels_last.update(node for node in nodes if is_image_last(node.meta.get("val")))
 
     GraphLowering.__init__ = begun
 

@@ -6,6 +6,7 @@ of them, and copy that.
 
 import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
@@ -266,20 +267,25 @@ class _Writer:
         """Let the nodes outside regions follow a value with other strides than `value`; results of the graph keep their own."""
         self.torchs[new], changed = value, {new}
         for node in self.others:
-            operands = changed.intersection(node.all_input_nodes)
-            if not operands:
-                continue
-            if not _takes_any_order(node):
+            operands = [it for it in node.all_input_nodes if it in changed]
+            if operands and (found := self._computed(node)) is not None:
+                self.torchs.setdefault(node, node.meta["val"])
+                node.meta["val"] = found
+                changed |= {node, self._in_order_of(operands, node)}
+            else:
                 for operand in operands:
                     node.replace_input_with(operand, self._like(operand, self.torchs[operand]))
-                continue
-            if str(node.target) in _VIEWS:
-                node.target = torch.ops.aten.reshape.default
-            args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda it: it.meta["val"])
-            self.torchs.setdefault(node, node.meta["val"])
-            with self.fake:
-                node.meta["val"] = node.target(*args, **kwargs)
-            changed |= {node, self._in_order_of(operands, node)}
+
+    def _computed(self, node: Fx) -> Any:
+        """The fake value of a node for its operands as they are now; None of one that takes the strides of torch alone."""
+        if not _takes_any_order(node):
+            return None
+        if str(node.target) in _VIEWS:
+            node.target = torch.ops.aten.reshape.default
+        args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), lambda it: it.meta["val"])
+        with self.fake, suppress(RuntimeError):  # of an op that asks for rows, as a view with another type
+            return node.target(*args, **kwargs)
+        return None
 
     def _in_order_of(self, operands: Iterable[Fx], node: Fx) -> Fx:
         """The result of a node channels last if it is an image of the channels of one of the operands: of indices torch's fake

@@ -114,7 +114,8 @@ class Decoder(nn.Module):
         large = nn.functional.interpolate(small, scale_factor=2, mode="bilinear", align_corners=True)
         parts = nn.functional.pad(large, [1, 0, 0, 0])
         y = self.third(self.second(parts))
-        return y, large, large.flatten(1), large.view(2, 8, -1).sum(1), large.as_strided((2, 3), (1, 2)), *parts.split(4, 1)
+        others = large.flatten(1), large.view(2, 8, -1).sum(1), large.as_strided((2, 3), (1, 2)), large.sign().view(torch.int16)
+        return y, large, *others, *parts.split(4, 1)
 
 
 def without_gathers(module: Any, regions: list[Any], fake: Any) -> None:
@@ -149,6 +150,9 @@ def test_inductor_writes_images_channels_last_between_segments(monkeypatch: pyte
     model, x = Decoder().eval(), torch.randn(2, 8, 10, 9)
     with torch.no_grad(), library_segments(), inductor.patch(fx_graph_cache=False):
         results = torch.compile(model, backend=backend, options=OPTIONS)(x)
+    assert (
+        GraphLowering(gm=torch.fx.symbolic_trace(nn.Identity())).nodes_prefer_channels_last == set()
+    )  # as for parts of graphs
     [targets] = last
     assert {"aten.add.Tensor", "aten.constant_pad_nd.default"} <= targets and "aten._unsafe_index.Tensor" not in targets
     for got, wanted in zip(results, model(x), strict=True):
