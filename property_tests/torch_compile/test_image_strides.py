@@ -114,7 +114,12 @@ class Decoder(nn.Module):
         large = nn.functional.interpolate(small, scale_factor=2, mode="bilinear", align_corners=True)
         parts = nn.functional.pad(large, [1, 0, 0, 0])
         y = self.third(self.second(parts))
-        others = large.flatten(1), large.view(2, 8, -1).sum(1), large.as_strided((2, 3), (1, 2)), large.sign().view(torch.int16)
+        others = (
+            large.flatten(1),
+            large.view(2, 8, -1).sum(1),
+            large.as_strided((2, 3), (1, 2)),
+            large.view(torch.int16).view(large.dtype) * 2,
+        )
         return y, large, *others, *parts.split(4, 1)
 
 
