@@ -136,9 +136,9 @@ def test_images_stay_channels_last_where_torch_computes_between(monkeypatch: pyt
         assert got.stride() == wanted.stride()
     segments = graph.graph.find_nodes(op="call_function", target=torch.ops.mirage_eg.segment.default)
     pads = graph.graph.find_nodes(op="call_function", target=torch.ops.aten.constant_pad_nd.default)
-    assert len(segments) == 2 and len(pads) == 1
+    assert len(pads) == 1
     assert all(it.meta["val"].is_contiguous(memory_format=torch.channels_last) for it in pads)
-    assert str(segments[1].args[0][0].target) == "aten.relu.default"
+    assert "aten.relu.default" in {str(it.args[0][0].target) for it in segments}  # of the second block, and no copy
 
 
 def test_inductor_writes_images_channels_last_between_segments(monkeypatch: pytest.MonkeyPatch) -> None:
