@@ -71,8 +71,7 @@ class ResultCache:
 
         With `ranges` its sources are those for all sizes in them. An entry that this machine neither made nor checked is
         checked, and its sources are compared with those emitted again. With `used` only the first candidate that is `used` is
-        checked: the caller runs no other. With `alone` the result has no other, nor what a new search would begin with, and is
-        read in a fifth of the time.
+        checked: the caller runs no other. With `alone` the result has no other, nor what a new search would begin with.
         """
         path = self.path(key)
         try:
