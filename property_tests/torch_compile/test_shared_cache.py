@@ -181,6 +181,28 @@ def test_an_entry_of_a_key_that_is_none_is_refused(change: dict[str, object], ca
         segment_store.SegmentStore(segment_store.ResultCache(tmp_path)).by_key(name.removesuffix(".jsonl"))
 
 
+def test_a_kernel_is_read_alone(cache: Path) -> None:
+    key, folder = find(), segment_store.ResultCache(cache)
+    store = segment_store.SegmentStore(folder)
+    alone, whole = store.by_key(key, alone=True), store.by_key(key)
+    assert whole.candidate is not None and alone.candidate == whole.candidate
+    assert alone.result.candidates == (whole.candidate,) and not alone.result.known
+    worse = replace(whole.candidate, fused=False)
+    entry_key = json.loads((cache / f"{key}.jsonl").read_text().split("\n", 1)[0])["key"]
+    before = (cache / f"{key}.jsonl").read_text()
+    try:
+        folder.keep(entry_key, replace(whole.result, candidates=(worse, whole.candidate, whole.candidate)), "now")
+        assert store.by_key(key) is whole and store.by_key(key, alone=True) is whole
+        again = segment_store.SegmentStore(folder)
+        assert again.by_key(key, alone=True).result.candidates == (whole.candidate,)
+        assert len(again.by_key(key).result.candidates) == 3
+        folder.keep(entry_key, replace(whole.result, candidates=(worse,)), "now")
+        with pytest.raises(MirageError):
+            segment_store.SegmentStore(folder).by_key(key, alone=True)
+    finally:
+        (cache / f"{key}.jsonl").write_text(before)
+
+
 def test_structures_of_an_imported_search_serve_other_sizes(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
