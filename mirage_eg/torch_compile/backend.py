@@ -15,7 +15,7 @@ from mirage_eg.ir.errors import OptionError
 from mirage_eg.torch_compile.calls import add_call, known_calls, withdraw_calls
 from mirage_eg.torch_compile.direct_calls import DirectCall, enabled, function_of, is_direct, unchecked
 from mirage_eg.torch_compile.first_call import FirstCall, call_of
-from mirage_eg.torch_compile.operator import keep_images_last, op_of, spare_dispatch
+from mirage_eg.torch_compile.operator import op_of, spare_dispatch
 from mirage_eg.torch_compile.records import (
     GraphRecord,
     add_record,
@@ -214,7 +214,6 @@ def _with_inductor(
 
     chosen, direct = settings, DirectCall(example_inputs)
     spare_dispatch()
-    keep_images_last()
 
     def compile_whole_first(compile_it: Callable[[], str | None]) -> Settings:
         nonlocal chosen
@@ -227,7 +226,9 @@ def _with_inductor(
     def inner(module: Any, inputs: Sequence[Any], **keywords: Any) -> Any:
         if keywords.get("is_inference"):
             from mirage_eg.torch_compile.compile_graph import compile_graph  # not for code that torch's caches have
+            from mirage_eg.torch_compile.rewrite import keep_images_last
 
+            keep_images_last()
             weights = _weights_of(module, keywords.get("static_input_idxs") or (), example_inputs)
             record = compile_graph(module, weights, settings, _sizes_may_change(), call=call, meanwhile=meanwhile)
             check(record)

@@ -18,8 +18,8 @@ _FILES = (_OWN, _OWN.with_name("causal_flags.py"), _OWN.parent.with_name("fronte
 class CausalFlags(CustomGraphPass):  # type: ignore[misc]
     """The pass, for Inductor: before it looks at a graph, and before segments are found in it.
 
-    `entry`: a name that torch's caches keep code apart by. Kernels that are tuned in another process are not found again under
-    `cache_key_tag`, torch's own one.
+    `entry`: the name by which torch's caches keep code apart. A second process tunes kernels again under `cache_key_tag`,
+    torch's own name: the workers that compile kernels do not have it.
     """
 
     def __init__(self, entry: str = "") -> None:

@@ -7,8 +7,7 @@ that reads it, and no more for any: else one of them would convert it.
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from typing import Any
 
-from mirage_eg.backends.launches.image_layouts import ordered_ends
-from mirage_eg.backends.launches.views import runs_in_memory
+from mirage_eg.backends.launches.image_layouts import has_channels_last, ordered_ends
 from mirage_eg.backends.measure.timing import can_time
 from mirage_eg.frontend.fx_values import Fx, has_fixed_sizes
 from mirage_eg.frontend.imported import AddedInput
@@ -23,12 +22,12 @@ Ends = tuple[Sequence[Fx | AddedInput], Sequence[Fx], Graph]
 
 
 def strides_of(each: Fx | AddedInput) -> Shape | None:
-    """The strides of an image that torch has channels last."""
-    if isinstance(each, AddedInput) or not has_fixed_sizes(each) or is_row_major(value := each.meta["val"]):
+    """The strides of an image that torch has channels last; None of another value."""
+    value: Any = None if isinstance(each, AddedInput) else each.meta.get("val")
+    if not hasattr(value, "stride") or not has_fixed_sizes(each) or is_row_major(value):
         return None
     shape = tuple(value.shape)
-    is_image = len(shape) == 4 and runs_in_memory(shape, value.stride()) == runs_in_memory(shape, channels_last(shape))
-    return channels_last(shape) if is_image else None
+    return channels_last(shape) if len(shape) == 4 and has_channels_last(shape, value.stride()) else None
 
 
 def are_images_last(module: Any) -> bool:

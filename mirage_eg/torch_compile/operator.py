@@ -127,28 +127,3 @@ def spare_dispatch() -> None:
         write(node, wrapper)
 
     FallbackKernel.codegen = codegen
-
-
-@cache
-def keep_images_last() -> None:
-    """Let Inductor write images channels last between segments, where their strides are so, as it does between convolutions."""
-    from torch._inductor.graph import GraphLowering
-
-    begin = GraphLowering.__init__
-
-    @wraps(begin)
-    def begun(lowering: Any, *arguments: Any, **keywords: Any) -> None:
-        begin(lowering, *arguments, **keywords)
-        nodes = lowering.module.graph.nodes
-        if any(node.target in CALLED for node in nodes):
-            lowering.nodes_prefer_channels_last.update(node for node in nodes if is_image_last(node.meta.get("val")))
-
-    GraphLowering.__init__ = begun
-
-
-def is_image_last(value: Any) -> bool:
-    """Whether a value is an image of fixed sizes that is channels last, and not row-major as well."""
-    import torch
-
-    is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and all(type(it) is int for it in value.shape)
-    return is_image and value.is_contiguous(memory_format=torch.channels_last) and not value.is_contiguous()

@@ -7,7 +7,7 @@ of them, and copy that.
 import operator
 from collections.abc import Container, Iterable, Mapping, Sequence
 from contextlib import suppress
-from functools import reduce
+from functools import cache, reduce, wraps
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from operator import attrgetter, getitem
@@ -35,7 +35,8 @@ from mirage_eg.ir.shapes import Shape
 from mirage_eg.ir.sizes import Dim
 from mirage_eg.ir.written_inputs import written_inputs
 from mirage_eg.torch_compile.fx_regions import FxRegion, is_host_number
-from mirage_eg.torch_compile.operator import is_image_last, is_writing, op_of
+from mirage_eg.torch_compile.image_strides import strides_of
+from mirage_eg.torch_compile.operator import CALLED, is_writing, op_of
 from mirage_eg.torch_compile.row_gaps import has_row_gaps, reads_memory
 
 Fake = Any  # torch's FakeTensorMode
@@ -181,6 +182,23 @@ class _Sizes:
         return reduce(lambda left, right: self.graph.call_function(function, (left, right)), parts)
 
 
+@cache
+def keep_images_last() -> None:
+    """Let Inductor write images channels last between segments, where their strides are so, as it does between convolutions."""
+    from torch._inductor.graph import GraphLowering
+
+    begin = GraphLowering.__init__
+
+    @wraps(begin)
+    def begun(lowering: Any, *arguments: Any, **keywords: Any) -> None:
+        begin(lowering, *arguments, **keywords)
+        nodes = lowering.module.graph.nodes
+        if any(node.target in CALLED for node in nodes):
+            lowering.nodes_prefer_channels_last.update(node for node in nodes if strides_of(node) is not None)
+
+    GraphLowering.__init__ = begun
+
+
 def replace_regions(module: Any, regions: Sequence[tuple[FxRegion, str]], fake: Fake) -> None:
     """Replace regions, each with the key of its kernels, in the graph of `module`."""
     writer = _Writer(module, {each for region, _ in regions for each in {*region.nodes} - {*region.views}}, fake)
@@ -252,16 +270,16 @@ class _Writer:
         for place, old in enumerate(returned):
             single = bool(into) and len(returned) == 1
             written = results if single else self.call(getitem, results, place)
-            value, same_type = old.meta["val"], written.meta["val"].dtype == old.meta["val"].dtype
-            stays = same_type and is_row_major(value) and is_image_last(written.meta["val"])
-            new = written if stays else self._like(written, value)
+            torchs, same_type = old.meta["val"], written.meta["val"].dtype == old.meta["val"].dtype
+            stays = same_type and is_row_major(torchs) and strides_of(written) is not None
+            new = written if stays else self._like(written, torchs)
             if same_type:
                 self.as_written[old] = written
             new.meta |= {name: value for name, value in old.meta.items() if name != "val"}
             self.replaced[old] = new
             old.replace_all_uses_with(new, delete_user_cb=lambda user: user not in inside)
             if stays:
-                self._pass_on(new, value)
+                self._pass_on(new, torchs)
 
     def _pass_on(self, new: Fx, value: Any) -> None:
         """Let the nodes outside regions follow a value with other strides than `value`; results of the graph keep their own."""
@@ -292,7 +310,7 @@ class _Writer:
         tensors have it row-major."""
         value = node.meta["val"]
         is_image = isinstance(value, torch.Tensor) and value.dim() == 4 and has_fixed_sizes(node) and is_row_major(value)
-        images = (it.meta["val"] for it in operands if is_image_last(it.meta["val"]))
+        images = (it.meta["val"] for it in operands if strides_of(it) is not None)
         if node in self.replaced or not is_image or all(it.shape[:2] != value.shape[:2] for it in images):
             return node
         laid_out = self.call(torch.ops.aten.clone.default, node, memory_format=torch.channels_last)

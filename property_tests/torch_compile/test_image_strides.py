@@ -14,7 +14,7 @@ from mirage_eg.torch_compile import compile_graph, gate, image_strides
 from mirage_eg.torch_compile.backend import backend
 from mirage_eg.torch_compile.calls import segment_call
 from mirage_eg.torch_compile.records import Compilation, graph_records
-from mirage_eg.torch_compile.rewrite import replace_regions
+from mirage_eg.torch_compile.rewrite import keep_images_last, replace_regions
 from mirage_eg.torch_compile.segment_call import SegmentCall, dense, own_results
 from property_tests.support.library_segments import library_segments
 
@@ -155,14 +155,22 @@ def test_inductor_writes_images_channels_last_between_segments(monkeypatch: pyte
     model, x = Decoder().eval(), torch.randn(2, 8, 10, 9)
     with torch.no_grad(), library_segments(), inductor.patch(fx_graph_cache=False):
         results = torch.compile(model, backend=backend, options=OPTIONS)(x)
-    assert (
-        GraphLowering(gm=torch.fx.symbolic_trace(nn.Identity())).nodes_prefer_channels_last == set()
-    )  # as for parts of graphs
     [targets] = last
     assert {"aten.add.Tensor", "aten.constant_pad_nd.default"} <= targets and "aten._unsafe_index.Tensor" not in targets
     for got, wanted in zip(results, model(x), strict=True):
         torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
         assert got.stride() == wanted.stride()
+
+
+def test_inductor_lowers_the_branches_of_a_condition() -> None:
+    keep_images_last()
+
+    def one_of_two(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda y: y.sin() * 2, lambda y: y.cos(), (x,))
+
+    x = torch.randn(3, 4)
+    with inductor.patch(fx_graph_cache=False):
+        torch.testing.assert_close(torch.compile(one_of_two, fullgraph=True)(x), one_of_two(x))
 
 
 def test_weights_channels_last_are_converted_by_no_call() -> None:
